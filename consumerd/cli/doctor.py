@@ -24,7 +24,7 @@ def add_doctor_command(commands: argparse._SubParsersAction[argparse.ArgumentPar
         "duplicate nodes with the sessions that hold them, partitions without an owner, positions that are in no log, "
         "requests that nobody carries out, rights that members lack. With --config also at settings that do not go together, "
         "and at this machine: landing folders (by a hidden file that is written, linked and removed again), free space "
-        "and inodes, the clock against ZooKeeper's (by an ephemeral node that is deleted again), and /metrics. Run it "
+        "and inodes, the clock against ZooKeeper's (by an ephemeral node that is deleted again), /metrics, and the partitions that the daemon there says are stopped or failing. Run it "
         "as the daemon's user. Leaves everything as it was. Exit code 1 for errors and warnings, 0 if there are none, 3 if ZooKeeper is not reached."
     )
     add_connection_options(parser, group=True)

@@ -13,12 +13,21 @@ from consumerd.admin.doctor.facts import LandingFacts, RegistryFacts
 from consumerd.admin.doctor.findings import Finding, sort_findings
 from consumerd.admin.doctor.landing_checks import PATH_REFUSED, check_landing
 from consumerd.admin.doctor.position_checks import check_positions
-from consumerd.admin.doctor.reading import read_landing, read_logs, read_registry, read_root
+from consumerd.admin.doctor.reading import find_landed_folders, read_landing, read_logs, read_registry, read_root
 from consumerd.admin.doctor.registry_checks import check_registry
 from consumerd.admin.doctor.settings_checks import check_settings
-from consumerd.admin.doctor.surroundings import ask_metrics, compare_clocks, try_folder, wall_ms
+from consumerd.admin.doctor.surroundings import (
+    FolderFacts,
+    ask_daemon,
+    ask_metrics,
+    compare_clocks,
+    try_folder,
+    wall_ms,
+)
 from consumerd.admin.doctor.surroundings_checks import (
+    HTTP_OFF,
     check_clocks,
+    check_daemon,
     check_folder,
     check_member_rights,
     check_metrics,
@@ -82,11 +91,22 @@ async def _examine_machine(settings: Settings, facts: RegistryFacts, timeout_s: 
     try:
         for landing, kind in _paths(settings, facts):
             found += await _examine_path(threads, landing, kind, facts, timeout_s)
-        if settings.http.address is not None:
-            ask = partial(ask_metrics, settings.http.address, timeout_s=timeout_s)
-            found += check_metrics(await threads.run(ask))
+        if settings.http.address is None:
+            found.append(HTTP_OFF)
+        else:
+            found += await _examine_daemon(threads, settings.http.address, facts.group, timeout_s)
     finally:
         await threads.close(timeout_s=0)
+    return found
+
+
+async def _examine_daemon(
+    threads: WorkThreads, address: tuple[str, int], group: str, timeout_s: float
+) -> list[Finding]:
+    metrics = await threads.run(partial(ask_metrics, address, timeout_s=timeout_s))
+    found = list(check_metrics(metrics))
+    if not metrics.problem:
+        found += check_daemon(await threads.run(partial(ask_daemon, address, timeout_s=timeout_s)), group)
     return found
 
 
@@ -98,7 +118,7 @@ async def _examine_path(
             found = check_landing(facts, await threads.run(partial(_read_path, landing, kind)))
             if any(one.check in PATH_REFUSED for one in found):
                 return found  # another's, or the mount point of a volume that is away: nothing is to be written there
-            folder = await threads.run(partial(try_folder, landing.setting, landing.path))
+            folder = await threads.run(partial(_try_folders, landing))
     except TimeoutError:
         problem = f"{landing.path} does not answer within {timeout_s:g} s"
         return check_landing(facts, LandingFacts(setting=landing.setting, path=landing.path, problem=problem))
@@ -130,3 +150,7 @@ def _extension_of(kind: str, options: ChainOptions) -> str:
 
 def _read_path(landing: LandingFacts, extension: str | None) -> LandingFacts:
     return read_root(landing) if extension is None else read_landing(landing, extension)
+
+
+def _try_folders(landing: LandingFacts) -> FolderFacts:
+    return try_folder(landing.setting, landing.path, within=list(find_landed_folders(landing.path)))

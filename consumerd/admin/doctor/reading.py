@@ -20,7 +20,7 @@ from consumerd.errors import ConfigError, RetriableSinkError
 from consumerd.group.admission import describe_cluster, find_our_sessions
 from consumerd.group.registry import GroupRegistry
 from consumerd.group.rights import GroupRights
-from consumerd.landing.chain import META_FOLDER, ROOT_RECORD, LandedEnd, is_hidden
+from consumerd.landing.chain import META_FOLDER, ROOT_RECORD, LandedEnd, is_hidden, parse_chain_folder
 from consumerd.landing.failures import describe_failure
 from consumerd.landing.filesystem import OsFileSystem
 from consumerd.landing.metadata import find_metadata_reader
@@ -230,6 +230,19 @@ def read_root(facts: LandingFacts) -> LandingFacts:
         return replace(facts, problem=describe_failure(error, f"read {ROOT_RECORD}", facts.path))
     except RetriableSinkError as error:
         return replace(facts, problem=str(error))
+
+
+def find_landed_folders(path: Path) -> Iterator[Path]:
+    """Yield the folders below a path that writers use: of topics, of partitions, and of the newest chains. Blocks."""
+    for topic in sorted(path.glob("topic=*")):
+        yield topic
+        for partition in sorted(topic.glob("partition=*")):
+            yield partition
+            chains = {parse_chain_folder(one.name) or 0: one for one in partition.glob("chain=*")}
+            if chains:
+                newest = chains[max(chains)]
+                yield newest
+                yield from newest.glob(META_FOLDER)
 
 
 def _find_leftovers(partition: TopicPartition, folder: Path) -> Iterator[HiddenLeftover]:

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from consumerd.admin.doctor.findings import Finding, Severity
-from consumerd.admin.doctor.surroundings import ClockFacts, FolderFacts, MetricsFacts
+from consumerd.admin.doctor.findings import Finding, Severity, join_few
+from consumerd.admin.doctor.surroundings import ClockFacts, DaemonFacts, FolderFacts, MetricsFacts, TroubledPartition
+from consumerd.delivery.status import DeliveryState
 from consumerd.zk.layout import group_path
 from consumerd.zk.rights import Denial
 
@@ -23,6 +24,14 @@ _ABILITIES: Final[Mapping[str, str]] = {
     "fsync of the folder": "names of landed files are not durable, and so nothing is acknowledged",
     "statvfs": "how much is free cannot be told",
 }
+HTTP_OFF: Final = Finding(
+    severity=Severity.NOTICE,
+    check="http-off",
+    where="http.listen",
+    what="it is off: there are no metrics, and which partitions are stopped or failing is not known",
+    advice="listen on loopback at least; else look for partition_stopped, and for warnings, in the log",
+)
+"""Finding for settings without a status port."""
 
 
 def check_folder(folder: FolderFacts, user: str) -> Iterator[Finding]:
@@ -46,6 +55,15 @@ def check_folder(folder: FolderFacts, user: str) -> Iterator[Finding]:
             what=f"{failure}{at}, as user {user}: {_ABILITIES[ability]}",
             advice="give the daemon's user the right, or the sink a path on a local file system, NFS 3 or 4, or the like. "
             "Run the doctor as the daemon's user",
+        )
+    if folder.refused:
+        yield Finding(
+            severity=Severity.ERROR,
+            check="partition-folder-not-usable",
+            where=where,
+            what=f"user {user} may not list and write {join_few(folder.refused)}: nothing can be landed there",
+            advice="give the daemon's user both rights (chown or chmod), or mount the volume writable. Run the doctor as the "
+            "daemon's user",
         )
     yield from _check_space(folder, where)
 
@@ -107,8 +125,9 @@ def check_metrics(metrics: MetricsFacts) -> Iterator[Finding]:
             severity=Severity.NOTICE,
             check="metrics-silent",
             where=where,
-            what=f"{metrics.problem}: no daemon of these settings runs on this machine, or it does not answer. {unseen}",
-            advice="ask on the machine of a daemon: curl http://HOST:PORT/metrics; then see Prometheus' page of targets",
+            what=f"{metrics.problem}: no daemon of these settings runs on this machine, or it does not answer. Which "
+            f"partitions are stopped or failing is not known. {unseen}",
+            advice="run the doctor on the machine of a daemon, in a pod by kubectl exec; then see Prometheus' page of targets",
         )
     elif metrics.address[0] in _LOOPBACK:
         yield Finding(
@@ -118,6 +137,41 @@ def check_metrics(metrics: MetricsFacts) -> Iterator[Finding]:
             what=f"/metrics answers on this machine alone. {unseen}",
             advice="nothing if Prometheus runs here, or by a side-car; else listen on an address that it reaches",
         )
+
+
+def check_daemon(daemon: DaemonFacts, group: str) -> Iterator[Finding]:
+    """Tell which partitions the running daemon says are stopped or failing; those with one reason are one finding."""
+    where = f"http.listen: {daemon.address[0]}:{daemon.address[1]}"
+    if daemon.problem:
+        yield Finding(
+            severity=Severity.WARNING,
+            check="status-unreadable",
+            where=where,
+            what=f"{daemon.problem}: which partitions are stopped or failing is not known",
+            advice="look at the daemon's status page; is it of the release that this doctor is of?",
+        )
+    elif daemon.group != group:
+        yield Finding(
+            severity=Severity.WARNING,
+            check="metrics-of-another",
+            where=where,
+            what=f"a daemon of group {daemon.group!r} listens there, and one of group {group!r} cannot",
+            advice="stop it, or give http.listen another port",
+        )
+    else:
+        same: dict[tuple[str, str], list[TroubledPartition]] = {}
+        for one in daemon.troubled:
+            same.setdefault((one.state, one.reason), []).append(one)
+        for (state, reason), some in same.items():
+            stopped = state == DeliveryState.STOPPED
+            yield Finding(
+                severity=Severity.ERROR if stopped else Severity.WARNING,
+                check="partition-stopped" if stopped else "partition-failing",
+                where=join_few(one.name for one in some),
+                what=f"{state} since {min(one.since for one in some)}: {reason}",
+                advice="by what the reason says: docs/operations.md, "
+                + ("A stopped partition" if stopped else "ConsumerdPartitionFailing; it is tried again"),
+            )
 
 
 def check_member_rights(denied: Mapping[str, Denial]) -> Iterator[Finding]:

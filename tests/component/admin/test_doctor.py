@@ -228,6 +228,15 @@ def test_settings_are_compared_with_what_the_cluster_says(
     assert "it gives" in found["session-timeout-not-granted"][0]["what"]
 
 
+def test_settings_without_a_status_port_are_told_what_cannot_be_known(
+    foreign: KazooClient, examine: Examine, config: Path
+):
+    """Else nothing said would read as: no partition is stopped."""
+    (off,) = examine("--config", str(config), "--set", "http.listen=off")["http-off"]
+    assert off["severity"] == "notice"
+    assert "stopped or failing is not known" in off["what"]
+
+
 def test_a_path_of_somebody_else_or_without_its_volume_is_told(
     foreign: KazooClient, examine: Examine, config: Path, tmp_path: Path
 ):

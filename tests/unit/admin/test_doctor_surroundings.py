@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import http.server
+import json
 import os
 import subprocess
 import threading
@@ -15,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from consumerd.admin.doctor.findings import Finding
-from consumerd.admin.doctor.surroundings import FolderFacts, ask_metrics, try_folder
-from consumerd.admin.doctor.surroundings_checks import check_folder, check_metrics
+from consumerd.admin.doctor.reading import find_landed_folders
+from consumerd.admin.doctor.surroundings import FolderFacts, ask_daemon, ask_metrics, try_folder
+from consumerd.admin.doctor.surroundings_checks import check_daemon, check_folder, check_metrics
 from tests.support.disk_faults import find_why_no_mount
 from tests.support.faulty_files import RecordingFileSystem
 
@@ -81,6 +83,37 @@ def test_path_that_is_still_to_be_made_is_tried_at_its_nearest_parent(tmp_path: 
     (told,) = tell(try_folder("sinks.lake.path", path, files=refusing("create", errno.EACCES)))
     assert f"its parent {tmp_path} was tried" in told.what
     assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_of_partitions_that_refuse_are_one_finding(tmp_path: Path) -> None:
+    """The sink's path may be fine, and a folder below it another user's. Older chains are not written any more."""
+    newest, other = tmp_path / "topic=a/partition=0/chain=10", tmp_path / "topic=a/partition=1/chain=1"
+    for folder in (newest / "_meta", newest.parent / "chain=9", other):
+        folder.mkdir(parents=True)
+    within = list(find_landed_folders(tmp_path))
+    assert within == [newest.parents[1], newest.parent, newest, newest / "_meta", other.parent, other]
+    refused = (newest / "_meta", other)
+    (told,) = tell(
+        try_folder("sinks.lake.path", tmp_path, within=within, may=lambda folder, _mode: folder not in refused)
+    )
+    assert (told.severity, told.check) == ("error", "partition-folder-not-usable")
+    assert f"user lander may not list and write {refused[0]}, {refused[1]}" in told.what
+    assert tell(try_folder("sinks.lake.path", tmp_path, within=within)) == []
+
+
+def test_folder_of_a_partition_that_is_mounted_read_only_is_told(tmp_path: Path) -> None:
+    """A real one, which refuses root, too."""
+    if (why := find_why_no_mount()) is not None:
+        pytest.skip(f"cannot mount: {why}; run as root, in a container with --cap-add SYS_ADMIN")
+    chain = tmp_path / "topic=a/partition=0/chain=1"
+    chain.mkdir(parents=True)
+    subprocess.run(("mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(chain)), check=True)
+    try:
+        (told,) = tell(try_folder("sinks.lake.path", tmp_path, within=list(find_landed_folders(tmp_path))))
+    finally:
+        subprocess.run(("umount", str(chain)), check=True)
+    assert told.check == "partition-folder-not-usable"
+    assert str(chain) in told.what
 
 
 @pytest.mark.parametrize(
@@ -164,3 +197,65 @@ def test_metrics_that_answer_are_told_from_another_process_and_from_none() -> No
     assert (silent.check, silent.severity) == ("metrics-silent", "notice")
     for one in (loopback, other, silent):
         assert "cannot be seen from here" in one.what
+
+
+def status_of(group: str, *partitions: tuple[str, str, str, str | None]) -> bytes:
+    """Return a status as docs/status-api.md has it, of partitions given by topic, state, since and reason."""
+    return json.dumps(
+        {
+            "group": group,
+            "partitions": [
+                {"topic": topic, "partition": "0", "state": state, "since": {"at": since}, "reason": reason}
+                for topic, state, since, reason in partitions
+            ],
+        }
+    ).encode()
+
+
+def ask(body: bytes, code: int = 200) -> list[Finding]:
+    with serving(body, code) as port:
+        return list(check_daemon(ask_daemon(("127.0.0.1", port), timeout_s=5), "g"))
+
+
+def test_partitions_with_one_reason_are_one_finding_since_the_first_of_them() -> None:
+    """A volume that is full has every partition failing."""
+    full, bad = "/data: cannot write", "malformed offset"
+    found = ask(
+        status_of(
+            "g",
+            ("a", "failing", "2026-01-02T00:00:07Z", full),
+            ("b", "failing", "2026-01-02T00:00:05Z", full),
+            ("c", "stopped", "2026-01-01T00:00:00Z", bad),
+            ("d", "running", "2026-01-01T00:00:00Z", None),
+            ("e", "paused", "2026-01-01T00:00:00Z", None),
+        )
+    )
+    assert [(one.check, one.where, one.what) for one in found] == [
+        ("partition-failing", "a/0, b/0", f"failing since 2026-01-02T00:00:05Z: {full}"),
+        ("partition-stopped", "c/0", f"stopped since 2026-01-01T00:00:00Z: {bad}"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "said"),
+    [
+        (404, b"", "answers 404"),
+        (200, b"<html>", "does not answer with a status"),
+        (200, b"[]", "does not answer with a status"),
+        (200, b'{"group": "g", "partitions": [{"state": "stopped"}]}', "does not answer with a status"),
+        (200, b"[" * 100_000, "does not answer with a status"),
+    ],
+)
+def test_a_status_that_cannot_be_read_is_told(code: int, body: bytes, said: str) -> None:
+    """Silence would read as: none is stopped."""
+    (told,) = ask(body, code)
+    assert (told.check, told.severity) == ("status-unreadable", "warning")
+    assert said in told.what
+    assert "stopped or failing is not known" in told.what
+
+
+def test_a_daemon_of_another_group_is_told_from_ours() -> None:
+    """Its partitions are nothing of ours, and ours cannot listen there."""
+    (told,) = ask(status_of("h", ("a", "stopped", "2026-01-02T00:00:07Z", "x")))
+    assert told.check == "metrics-of-another"
+    assert "group 'h'" in told.what
