@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from consumerd.landing.chain import is_hidden
+
 _ADVICE: Final = {
     errno.ENOSPC: "free space on the volume; it is tried again",
     errno.EDQUOT: "free space or raise the quota; it is tried again",
@@ -26,6 +28,20 @@ _ADVICE: Final = {
 
 
 def describe_failure(error: OSError, doing: str, place: Path | str) -> str:
-    """Return ``<place>: cannot <doing>: <cause>; <advice>``."""
+    """Return ``<place>: cannot <doing>: <cause>; <advice>``.
+
+    Args:
+        place: What to name if the error names no file, as that of a write to a descriptor.
+    """
     cause = os.strerror(error.errno) if error.errno else str(error)
-    return f"{place}: cannot {doing}: {cause}; {_ADVICE.get(error.errno or 0, 'it is tried again')}"
+    return (
+        f"{_find_place(error) or place}: cannot {doing}: {cause}; {_ADVICE.get(error.errno or 0, 'it is tried again')}"
+    )
+
+
+def _find_place(error: OSError) -> Path | None:
+    """Return the file or folder that an error names; for a hidden file, whose name changes each time, its folder."""
+    if not isinstance(error.filename, str | bytes):
+        return None
+    named = Path(os.fsdecode(error.filename))
+    return named.parent if is_hidden(named.name) else named

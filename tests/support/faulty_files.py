@@ -92,9 +92,9 @@ def fail_at(number: int, code: int = errno.EIO) -> Callable[[str, str], None]:
     """Return a ``before`` that lets the ``number``-th change, from 0, fail, and only that."""
     seen = iter(range(number + 1))
 
-    def before(operation: str, name: str) -> None:
+    def before(_operation: str, _name: str) -> None:
         if next(seen, None) == number:
-            raise OSError(code, os.strerror(code), name)
+            raise OSError(code, os.strerror(code))
 
     return before
 

@@ -665,6 +665,25 @@ async def test_names_that_a_file_system_would_misread_are_encoded(rig: SinkRig):
     assert landing.partitions["a/b=ü..", "12-3"].offsets == [0, 1]
 
 
+async def test_what_refuses_is_named_by_its_own_path(rig: SinkRig):
+    """At each step: a sink's path may be fine, and a folder below it another user's. Files refuse root, too."""
+    writer = await rig.writer()
+    home = rig.path / f"topic={PARTITION.topic}" / f"partition={PARTITION.partition}"
+    (home / "chain=1").rename(home / "away")
+    (home / "chain=1").touch()
+    for doing in ("write the file", "find the chain"):
+        with pytest.raises(RetriableSinkError, match=rf"^{home / 'chain=1'}\S*: cannot {doing}"):
+            await writer.write(run_of(0, 10))
+    await writer.abandon()
+
+    (home / "chain=1").unlink()
+    (home / "away").rename(home / "chain=1")
+    home.rename(rig.path / "aside")
+    home.touch()
+    with pytest.raises(RetriableSinkError, match=f"^{home}: cannot find the chain"):
+        await rig.writer()
+
+
 async def test_a_batch_is_charged_for_while_it_is_encoded(tmp_path: Path):
     """Its text and copies take several times its size; without a charge, many partitions at once exceed the memory."""
     during: list[int] = []
