@@ -14,7 +14,10 @@ from typing import Final
 from consumerd.config.origins import Doubt, KeyPath, Layers, render_key
 from consumerd.config.settings import LARGEST_SHARE, Settings
 from consumerd.sinks.options import ChainOptions
+from consumerd.zk.connect_string import DEFAULT_PORT, parse_connect_string
 
+_BROKER_PORT: Final = 9092
+"""Port of Kafka's brokers by default."""
 _SHORT_ROLL_MS: Final = 100
 _SMALL_ROLL_BYTES: Final = 1024
 """Limits below which a number was probably meant in seconds, or in MiB."""
@@ -36,6 +39,7 @@ def find_doubts(settings: Settings, sinks: Mapping[str, object], layers: Layers)
         layers: The sources of the settings.
     """
     found = [
+        *_find_broker_ports(settings),
         *_find_unused(settings),
         *_find_unnamed_owners(settings, sinks),
         *_find_short_rolls(sinks),
@@ -45,6 +49,21 @@ def find_doubts(settings: Settings, sinks: Mapping[str, object], layers: Layers)
     return [
         Doubt(name=one.name, text=f"{render_key(one.path)}: {one.message}{layers.locate(one.path)}") for one in found
     ]
+
+
+def _find_broker_ports(settings: Settings) -> Iterator[_Found]:
+    servers = [
+        str(server)
+        for server in parse_connect_string(settings.cluster.zookeeper).servers
+        if server.port == _BROKER_PORT
+    ]
+    if servers:
+        yield _Found(
+            "port-of-broker",
+            ("cluster", "zookeeper"),
+            f"{', '.join(servers)}: {_BROKER_PORT} is the port of Kafka's brokers: write ZooKeeper's servers, such as "
+            f"{servers[0].rpartition(':')[0]}:{DEFAULT_PORT}; brokers are found there",
+        )
 
 
 def _find_unused(settings: Settings) -> Iterator[_Found]:

@@ -19,7 +19,7 @@ import yaml
 from pydantic import BaseModel
 
 from consumerd.config.origins import Doubt, KeyPath, Layer, Problem, render_key
-from consumerd.config.schema import guess, is_secret, list_leaves, takes_text
+from consumerd.config.schema import find_elsewhere, guess, is_secret, list_leaves, takes_text
 
 PREFIX: Final = "CONSUMERD_"
 IMAGE_PREFIX: Final = "CONSUMERD_DEFAULT__"
@@ -76,11 +76,10 @@ def read_environment(environment: Mapping[str, str], model: type[BaseModel]) -> 
         if name == upper or name in SWITCHES or _SERVICE_LINK.fullmatch(name):
             continue
         parts = tuple(name.lower().split("__"))
-        if len(parts) > 1 or parts[0] in model.model_fields:
+        meant = None if parts[0] in model.model_fields else _find_meant(parts, model)
+        if parts[0] in model.model_fields or (meant is None and len(parts) > 1):
             given.put(parts, text, f"environment variable {variable}")
-            continue
-        meant = _find_meant(name, model)
-        if meant is None:
+        elif meant is None:
             doubts.append(
                 Doubt(
                     name="variable-unknown",
@@ -179,11 +178,16 @@ class _Texts:
         return value if isinstance(value, (str, bool, int, list, dict, type(None))) else text
 
 
-def _find_meant(name: str, model: type[BaseModel]) -> KeyPath | None:
-    """Return the setting that a variable with single underscores means, such as GROUP_ID."""
+def _find_meant(parts: tuple[str, ...], model: type[BaseModel]) -> KeyPath | None:
+    """Return the setting that a variable without its section probably means.
+
+    Examples: ``GROUP_ID``, with one underscore; ``ZOOKEEPER`` and ``TLS__CA_FILE``, without their first section.
+    """
+    if len(parts) > 1:
+        return next((path for path in list_leaves(model) if path[-len(parts) :] == parts), None)
     by_name = {render_variable(path).removeprefix(PREFIX): path for path in list_leaves(model)}
-    found = guess(name, by_name, cutoff=_CLOSE_VARIABLE)
-    return None if found is None else by_name[found]
+    found = guess(parts[0], by_name, cutoff=_CLOSE_VARIABLE)
+    return find_elsewhere(model, parts) if found is None else by_name[found]
 
 
 def _copy(values: Mapping[str, object]) -> dict[str, object]:

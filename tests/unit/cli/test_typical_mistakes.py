@@ -304,6 +304,27 @@ OTHERS = [
         says="did you mean CONSUMERD_HTTP__LISTEN?",
     ),
     Other(
+        name="variable-without-section",
+        file=f"group: {{id: lake}}\n{ORDERS}{LAKE}",
+        variables={"CONSUMERD_ZOOKEEPER": "zk:2181"},
+        says="environment variable CONSUMERD_ZOOKEEPER: it names no setting; did you mean CONSUMERD_CLUSTER__ZOOKEEPER?",
+    ),
+    Other(
+        name="variable-without-its-first-section",
+        variables={"CONSUMERD_TLS__CA_FILE": "/x"},
+        says="CONSUMERD_TLS__CA_FILE: it names no setting; did you mean CONSUMERD_CLUSTER__TLS__CA_FILE?",
+    ),
+    Other(
+        name="variable-without-a-section-between",
+        variables={"CONSUMERD_CLUSTER__CA_FILE": "/x"},
+        says="cluster.ca_file: unknown key; did you mean cluster.tls.ca_file?",
+    ),
+    Other(
+        name="variable-by-another-name",
+        variables={"CONSUMERD_BOOTSTRAP_SERVERS": "kafka:9092"},
+        says="did you mean CONSUMERD_CLUSTER__ZOOKEEPER?",
+    ),
+    Other(
         name="section-misspelled",
         variables={"CONSUMERD_GRUOP__ID": "x"},
         says="gruop: unknown key; did you mean group?",
@@ -463,6 +484,12 @@ WARNINGS = [
         "pipeline.silver.topics.order",
         f"{LAKE}pipeline: {{silver: {{topics: {{order: {{}}}}}}}} # <-\n",
         {},
+    ),
+    (
+        "port-of-broker",
+        "cluster.zookeeper",
+        f"{LAKE}",
+        {"CONSUMERD_CLUSTER__ZOOKEEPER": "zk:2181,kafka1:9092/kafka"},
     ),
     ("variable-unknown", "environment variable CONSUMERD_FAVOURITE", LAKE, {"CONSUMERD_FAVOURITE": "x"}),
     ("variable-unknown", "environment variable CONSUMERD_UVLOOP", LAKE, {"CONSUMERD_UVLOOP": "false"}),
