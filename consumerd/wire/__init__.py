@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes and values: framing, schemas, sessions, compression, records; sans IO, all of it pure."""
+"""Kafka's wire protocol without IO: frames, requests and responses, messages, compression, decoded records."""

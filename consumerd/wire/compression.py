@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compression of message sets and record batches, and decompression with a limit that holds while it runs.
+"""Compression of message sets and record batches, and decompression with a limit.
 
-Owns the four codecs as Kafka's clients write them, not what is inside. The bytes to be decompressed have passed their checksum before they
-come here, so that they are what a producer wrote; whether that is sane is found out here. Sizes that a stream declares
-are never believed: output is produced in bounded steps, or the size is compared with the most that so much input can
-give. Whatever the bytes, the outcome is bytes of at most ``limit``, or CorruptMessageError. :func:`expected_size` tells
-what a stream declares, for whoever has to find room first.
+Owns the four codecs in the form in which Kafka's clients write them, not the decompressed contents. Compressed bytes
+have passed their checksum before they come here: they are what a producer wrote, but may still be malformed or hostile.
 
-What follows a complete gzip or LZ4 stream is ignored, since the Java clients' streams (GZIPInputStream,
-KafkaLZ4BlockInputStream) ignore it too; several gzip members or zstd frames are read as one stream, as there.
+The limit
+    The result has at most ``limit`` bytes; otherwise CorruptMessageError is raised. Sizes that a stream declares are
+    not trusted. Output is produced in bounded steps, or the declared size is first compared with the largest output
+    that the codec can produce from that much input. :func:`expected_size` returns what a stream declares, so that
+    callers can reserve memory.
 
-Sources: attributes of a message, Kafka protocol guide; snappy framing, xerial/snappy-java SnappyOutputStream; LZ4 frame
-format 1.6.1, and KAFKA-3160 for the header checksum that magic 0 producers compute over too many bytes.
+Trailing bytes
+    Bytes after a complete gzip or LZ4 stream are ignored, as in the Java clients (GZIPInputStream,
+    KafkaLZ4BlockInputStream). Several gzip members, or zstd frames, are read as one stream, also as there.
+
+Sources: Kafka protocol guide (attributes of a message); xerial/snappy-java, SnappyOutputStream (snappy framing); LZ4
+frame format 1.6.1; KAFKA-3160 (magic 0 producers compute the LZ4 header checksum over too many bytes).
 """
 
 from __future__ import annotations
@@ -25,14 +29,14 @@ from typing import Any, Final, overload
 from consumerd.errors import ConfigError, CorruptMessageError, DecompressedTooLarge, LocalProtocolError
 from consumerd.wire import kernel
 from consumerd.wire.checksum import xxh32_short
-from consumerd.wire.kernel import Buffer
+from consumerd.wire.kernel import Buffer, Lz4Kernel, SnappyKernel
 
 _STEP_BYTES: Final = 1 << 18
-"""What one step of a stream may give at first; more is asked for in steps that double."""
+"""Output limit of the first decompression step, in bytes. It doubles with each further step."""
 
 
 class Codec(enum.IntEnum):
-    """The compression codec of a message or a batch: bits 0 to 2 of its attributes."""
+    """Compression codec: bits 0 to 2 of the attributes of a message or batch."""
 
     NONE = 0
     GZIP = 1
@@ -48,21 +52,26 @@ def decompress(codec: int, data: Buffer, *, limit: int, magic: int, room: memory
 def decompress(
     codec: int, data: Buffer, *, limit: int, magic: int, room: memoryview | None = None
 ) -> bytes | memoryview:
-    """Return what ``data`` holds, at most ``limit`` bytes of it. ``magic`` is that of the wrapper or batch.
+    """Return ``data`` decompressed.
 
-    Where there is ``room`` for it, which is writable, that may be a view of the room's beginning; else it is bytes.
+    Args:
+        codec: number of the codec, from the attributes of the message or batch.
+        limit: largest permitted result, in bytes.
+        magic: magic of the wrapper message or batch that contains ``data``.
+        room: writable memory for the result. If the result fits, a view of the beginning of ``room`` may be returned
+            instead of ``bytes``.
 
-    Raises CorruptMessageError (without coordinates) for a stream that is damaged or ends early, and for a codec that does
-    not exist or not in this magic; DecompressedTooLarge, which is one, for a stream that gives more than ``limit``;
-    ConfigError where the codec's library cannot be imported.
+    Raises CorruptMessageError (without partition and offset) for a stream that is damaged or truncated, and for a codec
+    that does not exist in this magic; its subclass DecompressedTooLarge for a result above ``limit``; ConfigError if
+    the codec's library cannot be imported.
     """
     if codec == Codec.GZIP:
         return _gunzip(data, limit)
     if codec == Codec.SNAPPY:
-        whole = _unsnappy_natively(data, limit, room)
+        whole = _decompress_natively(kernel.snappy, data, limit, room)
         return _unsnappy(data, limit) if whole is None else whole
     if codec == Codec.LZ4:
-        whole = _unlz4_natively(data, limit, room, any_checksum=magic == 0)
+        whole = _decompress_natively(kernel.lz4, data, limit, room, magic == 0)
         return _unlz4(_mend_lz4(bytes(data)) if magic == 0 else data, limit) if whole is None else whole
     if codec == Codec.ZSTD and magic >= 2:
         return _unzstd(data, limit, room)
@@ -70,10 +79,9 @@ def decompress(
 
 
 def compress(codec: int, data: bytes, *, magic: int) -> bytes:
-    """Return ``data`` compressed, as the Java clients of the time of ``magic`` read it.
+    """Return ``data`` compressed, in a form that Java clients of message format ``magic`` can read.
 
-    Raises LocalProtocolError for a codec that does not exist or not in this magic, ConfigError for one whose library is
-    not usable.
+    Raises LocalProtocolError for a codec that does not exist in this magic, ConfigError if its library is not usable.
     """
     if codec == Codec.GZIP:
         packer = zlib.compressobj(wbits=31)
@@ -88,9 +96,10 @@ def compress(codec: int, data: bytes, *, magic: int) -> bytes:
 
 
 def expected_size(codec: int, data: Buffer) -> int:
-    """Return the most that ``data`` gives by its own account, without decompressing any of it; 0 if it makes no sense.
+    """Return the decompressed size that ``data`` declares, or an upper bound, in bytes.
 
-    A sound stream gives no more, but for gzip of several members or of more than 4 GiB.
+    Nothing is decompressed. Returns 0 if ``data`` declares no size. Valid data never decompress to more than a returned
+    size above 0, except for gzip with several members or more than 4 GiB.
     """
     try:
         if codec == Codec.GZIP:
@@ -100,9 +109,9 @@ def expected_size(codec: int, data: Buffer) -> int:
         if codec == Codec.LZ4:
             return _expect_lz4(data)
         if codec == Codec.ZSTD:
-            return _expect_zstd(data)
-    except (IndexError, struct.error):
-        pass  # it ends early
+            return _walk_zstd(data)
+    except (IndexError, struct.error, CorruptMessageError):
+        pass  # truncated or damaged: it declares no size
     return 0
 
 
@@ -120,14 +129,32 @@ def _too_large(codec: Codec, limit: int) -> DecompressedTooLarge:
 
 
 def _unusable(codec: Codec, done: str, package: str, error: ImportError) -> ConfigError:
-    # never CorruptMessageError: a policy could pass over records that nothing is wrong with
+    # not CorruptMessageError: a policy for corrupt records could then skip valid ones
     return ConfigError(f"{codec.name.lower()}: cannot be {done}, the package {package} is not usable: {error}")
 
 
-def _collect(codec: Codec, step: Callable[[int], bytes], limit: int, expected: int) -> bytes:
-    """Join what ``step(at most so many bytes)`` gives until it gives nothing; the limit holds between steps.
+def _decompress_natively(
+    native: SnappyKernel | Lz4Kernel | None, data: Buffer, limit: int, room: memoryview | None, *options: bool
+) -> bytes | memoryview | None:
+    """Decompress with the kernel, whose other arguments are ``options``.
 
-    What is ``expected`` comes in one step, which may make room for all of it at once.
+    None if there is no kernel, or if it does not accept the data.
+    """
+    if native is None:
+        return None
+    if room is not None:
+        size = native.decompress_into(data, room[:limit], *options)
+        if size >= 0:
+            return room[:size]
+    return native.decompress(data, limit, *options)
+
+
+def _collect(codec: Codec, step: Callable[[int], bytes], limit: int, expected: int) -> bytes:
+    """Join the output of ``step`` until it returns nothing, checking ``limit`` between steps.
+
+    Args:
+        step: returns the next piece of output, of at most the given size.
+        expected: predicted size. The first step may return that much at once, which avoids joining pieces.
     """
     pieces: list[bytes] = []
     size = 0
@@ -153,14 +180,14 @@ def _find_isal() -> Any:
 
 
 _isal: Final = _find_isal()
-"""What inflates faster, with zlib's interface; None where the extra is not installed."""
+"""isal's variant of zlib, which inflates faster; None if the extra is not installed."""
 
 
 def _gunzip(data: Buffer, limit: int) -> bytes:
     pieces: list[bytes] = []
     view = memoryview(data)
     size = at = 0
-    while not pieces or bytes(view[at : at + 2]) == b"\x1f\x8b":
+    while not pieces or bytes(view[at : at + 2]) == b"\x1f\x8b":  # another member begins here
         piece, stop = _inflate_next(view, at, limit - size, size)
         size += len(piece)
         if size > limit:
@@ -171,11 +198,16 @@ def _gunzip(data: Buffer, limit: int) -> bytes:
 
 
 def _inflate_next(view: memoryview, at: int, left: int, before: int) -> tuple[bytes, int]:
-    """Return what the member at ``at`` gives, and where it ends.
+    """Decompress the gzip member at ``at``.
 
-    What stands behind a member is copied by the library. So the first, which mostly is the only one, is given all there is,
-    and another no more than it may need: thousands of small ones would be copied thousands of times.
+    Args:
+        left: output limit, in bytes.
+        before: size of the output of earlier members, for the error message.
+
+    Returns its output and the position after it.
     """
+    # zlib copies the bytes after a member. Mostly there is only one, which therefore gets all input. Further members
+    # get a window that grows as needed: otherwise each of thousands of small members would copy all that follows it.
     window = _MEMBER_BYTES if at else len(view)
     while True:
         data = view[at : at + window]
@@ -190,11 +222,14 @@ def _inflate_next(view: memoryview, at: int, left: int, before: int) -> tuple[by
 
 
 _MEMBER_BYTES: Final = 1 << 12
-"""What another member of a gzip stream is given of what follows at first."""
+"""Initial input window for gzip members after the first, in bytes."""
 
 
 def _inflate(data: Buffer, left: int, before: int) -> tuple[bytes, bytes]:
-    """Return what a member gives, of which ``left`` bytes and one more at most, and what stands behind it."""
+    """Decompress one member to at most ``left`` + 1 bytes.
+
+    Returns the output and the input after the member.
+    """
     member = zlib.decompressobj(wbits=31)
     try:
         piece = member.decompress(data, left + 1)
@@ -206,7 +241,10 @@ def _inflate(data: Buffer, left: int, before: int) -> tuple[bytes, bytes]:
 
 
 def _inflate_fast(data: Buffer, left: int) -> tuple[bytes, bytes] | None:
-    """The same where isal is installed, which takes a third of the time; None for what zlib must have its say about."""
+    """Decompress one member with isal, in a third of zlib's time.
+
+    None if isal is not installed, or if it reports a fault, which zlib then has to confirm.
+    """
     if _isal is None or len(data) < _LEAST_GZIP_BYTES or data[_GZIP_FLAGS_AT] & _GZIP_RESERVED:
         return None
     member = _isal.decompressobj(wbits=31)
@@ -218,29 +256,32 @@ def _inflate_fast(data: Buffer, left: int) -> tuple[bytes, bytes] | None:
 
 
 def _expect_gzip(data: Buffer) -> int:
-    """The last four bytes of a member are the size of what was packed, modulo 4 GiB (RFC 1952, 2.3.1)."""
+    """Return the size declared in the last four bytes: the decompressed size modulo 4 GiB.
+
+    Source: RFC 1952, 2.3.1.
+    """
     return int.from_bytes(data[-4:], "little") if len(data) >= _LEAST_GZIP_BYTES else 0
 
 
 _LEAST_GZIP_BYTES: Final = 18
 _GZIP_FLAGS_AT: Final = 3
 _GZIP_RESERVED: Final = 0xE0
-"""Flags that must be zero (RFC 1952, 2.3.1.2), which isal does not look at."""
+"""Flags that must be zero (RFC 1952, 2.3.1.2). isal does not check them."""
 
 # -- snappy
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_VERSIONS: Final = struct.pack(">ii", 1, 1)
-"""Its own version, and the least that can read it."""
+"""Version of the format, and the lowest version that can read it."""
 _XERIAL_HEADER_BYTES: Final = 16
 _XERIAL_BLOCK_BYTES: Final = 32 << 10
 _BLOCK_LENGTH: Final = struct.Struct(">i")
 _SNAPPY_MOST_BYTES: Final = 64
-"""The most that one element of a snappy block gives; it takes three bytes."""
+"""Largest output of one element of a snappy block, in bytes; such an element takes three bytes."""
 
 
 def _snappy(data: bytes) -> bytes:
-    """Write blocks in the framing of snappy-java, of the size that it gives them."""
+    """Write blocks in snappy-java's framing and block size."""
     try:
         import snappy
     except ImportError as error:
@@ -252,20 +293,11 @@ def _snappy(data: bytes) -> bytes:
     return b"".join(pieces)
 
 
-def _unsnappy_natively(data: Buffer, limit: int, room: memoryview | None) -> bytes | memoryview | None:
-    """Read it with the kernel, or return None."""
-    native = kernel.snappy
-    if native is None:
-        return None
-    if room is not None:
-        size = native.decompress_into(data, room[:limit])
-        if size >= 0:
-            return room[:size]
-    return native.decompress(data, limit)
-
-
 def _unsnappy(data: Buffer, limit: int) -> bytes:
-    """Read a raw block, or blocks in the framing of snappy-java: magic, two versions, then length and block."""
+    """Decompress a raw block, or snappy-java's framing.
+
+    The framing is a magic, two versions, and then length and content of each block.
+    """
     if data[:8] != _XERIAL_MAGIC:
         return _unsnappy_block(data, limit, limit)
     pieces: list[bytes] = []
@@ -288,7 +320,10 @@ def _unsnappy(data: Buffer, limit: int) -> bytes:
 
 
 def _unsnappy_block(block: Buffer, left: int, limit: int) -> bytes:
-    """Read one block, whose first varint declares its size: the library allocates that much before it looks further."""
+    """Decompress one block.
+
+    The library allocates the size that the block's first varint declares, so that size is checked before.
+    """
     try:
         declared = _declared_snappy_bytes(block, 0)
     except IndexError:
@@ -324,7 +359,10 @@ def _expect_snappy(data: Buffer) -> int:
 
 
 def _declared_snappy_bytes(data: Buffer, at: int) -> int:
-    """Read the varint at the beginning of a block. Raises IndexError where it is cut off."""
+    """Read the varint at the beginning of a block: its decompressed size.
+
+    Raises IndexError if it is truncated.
+    """
     declared = shift = 0
     while shift < _SNAPPY_SIZE_BITS:
         byte = data[at]
@@ -341,14 +379,17 @@ _SNAPPY_SIZE_BITS: Final = 35
 # -- lz4
 
 _LZ4_CHECKSUM_AT: Final = 6
-"""Of the header's checksum, in a frame that says no size."""
+"""Position of the header checksum in a frame without content size."""
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _LZ4_CONTENT_SIZE: Final = 0x08
 _LZ4_DICTIONARY_ID: Final = 0x01
 
 
 def _lz4(data: bytes) -> bytes:
-    """Write a frame of what Kafka's first reader knows: independent blocks, no checksums of them, no size."""
+    """Write a frame that Kafka's first LZ4 reader can read.
+
+    That reader supports only independent blocks, without checksums of blocks and without content size.
+    """
     try:
         import lz4.frame
     except ImportError as error:
@@ -357,13 +398,19 @@ def _lz4(data: bytes) -> bytes:
 
 
 def _break_lz4(frame: bytes) -> bytes:
-    """Give a frame the header checksum of magic 0 producers, which is over the frame's magic, too (KAFKA-3160)."""
+    """Replace the header checksum by the one that magic 0 producers write.
+
+    It covers the frame's magic too (KAFKA-3160).
+    """
     wrong = xxh32_short(frame[:_LZ4_CHECKSUM_AT]) >> 8 & 0xFF
     return frame[:_LZ4_CHECKSUM_AT] + bytes((wrong,)) + frame[_LZ4_CHECKSUM_AT + 1 :]
 
 
 def _mend_lz4(data: bytes) -> bytes:
-    """Put the right header checksum into a frame of a magic 0 producer, as Kafka's own reader ignores it there."""
+    """Correct the header checksum of a frame of a magic 0 producer.
+
+    Kafka's own reader ignores it there.
+    """
     if data[:4] != _LZ4_MAGIC or len(data) < 7:
         return data
     at = 6 + (8 if data[4] & _LZ4_CONTENT_SIZE else 0) + (4 if data[4] & _LZ4_DICTIONARY_ID else 0)
@@ -372,21 +419,7 @@ def _mend_lz4(data: bytes) -> bytes:
 
 
 _LZ4_MOST_RATIO: Final = 255
-"""More than that no block gives for each of its bytes."""
-
-
-def _unlz4_natively(
-    data: Buffer, limit: int, room: memoryview | None, *, any_checksum: bool
-) -> bytes | memoryview | None:
-    """Read it with the kernel, or return None."""
-    native = kernel.lz4
-    if native is None:
-        return None
-    if room is not None:
-        size = native.decompress_into(data, room[:limit], any_checksum)
-        if size >= 0:
-            return room[:size]
-    return native.decompress(data, limit, any_checksum)
+"""Upper bound of the compression ratio of a block."""
 
 
 def _unlz4(data: Buffer, limit: int) -> bytes:
@@ -416,7 +449,10 @@ def _unlz4(data: Buffer, limit: int) -> bytes:
 
 
 def _expect_lz4(data: Buffer) -> int:
-    """Add up the blocks (LZ4 frame format 1.6.1): a packed one gives no more than the frame's block size."""
+    """Return the declared content size, or else the sum of the block sizes.
+
+    A compressed block counts as the frame's maximum block size. Source: LZ4 frame format 1.6.1.
+    """
     if data[:4] != _LZ4_MAGIC:
         return 0
     flags, block_bytes = data[4], _LZ4_BLOCK_BYTES << 2 * (data[5] >> 4 & 7)
@@ -433,9 +469,9 @@ def _expect_lz4(data: Buffer) -> int:
 
 
 _LZ4_BLOCK_BYTES: Final = 256
-"""Times 4 for each step of the frame's block size; its first legal step is the fourth, 64 KiB."""
+"""Unit of the frame's maximum block size: 256 * 4**n bytes, where n is 4 (64 KiB) to 7 (4 MiB)."""
 _LZ4_LENGTH: Final = 0x7FFFFFFF
-"""The length of a block; the bit above says that it is not packed."""
+"""Mask of a block's length. The bit above it marks an uncompressed block."""
 _LZ4_BLOCK_CHECKSUM: Final = 0x10
 
 # -- zstd
@@ -464,7 +500,8 @@ def _unzstd(data: Buffer, limit: int, room: memoryview | None) -> bytes | memory
         reader = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True)
         if room is not None and most < min(len(room), limit):
             size = 0
-            # a byte is always left: only when it asks for more does the reader come to the frame's checksum
+            # always offer one byte more than expected: the reader verifies the frame's checksum only when it is asked
+            # for more
             while count := reader.readinto(room[size : most + 1]):
                 size += count
             return room[:size]
@@ -473,21 +510,15 @@ def _unzstd(data: Buffer, limit: int, room: memoryview | None) -> bytes | memory
         raise _damaged(Codec.ZSTD, error) from error
 
 
-def _expect_zstd(data: Buffer) -> int:
-    try:
-        return _walk_zstd(data)
-    except CorruptMessageError:
-        return 0
-
-
 _ZSTD_BLOCK_BYTES: Final = 128 << 10
 
 
 def _walk_zstd(data: Buffer) -> int:
-    """Walk the headers of frames and blocks (RFC 8878, 3.1), for the library's reader takes a cut stream for a whole one.
+    """Walk the headers of frames and blocks; returns an upper bound of the decompressed size.
 
-    Returns the most that the blocks give: what raw and RLE blocks say, and for packed ones the largest size there is.
-    Raises CorruptMessageError unless ``data`` is one or more whole frames.
+    Needed because the library's reader treats a truncated stream as complete. Raw and RLE blocks count as what they
+    declare, compressed ones as the largest block size. Raises CorruptMessageError unless ``data`` is one or more whole
+    frames. Source: RFC 8878, 3.1.
     """
     at = most = 0
     while at < len(data) or not at:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a message is declared: wire types, the versions that have a field, and the dataclass made of both.
+"""Declarations of messages: wire types, the versions that have a field, and the resulting dataclass.
 
-A message is one class for all its versions::
+One class declares all versions of a message::
 
     @message
     class FetchPartition:
@@ -9,10 +9,17 @@ A message is one class for all its versions::
         current_leader_epoch: int = field(INT32, "9+", default=-1)
         fetch_offset: int = field(INT64)
 
-The fields stand in the order of the protocol guide, each with its wire type and the versions that have it, written as
-in Kafka's own message definitions: ``"0+"`` (what is meant when nothing is said), ``"1-3"``, ``"0"``, ``"none"``. A
-class that is the element of an array has the version of the message around it. What is made of a declaration is
-``wire.schema``'s.
+Fields are in the order of the protocol guide. Each has its wire type and the versions that contain it, in the notation
+of Kafka's own message definitions: ``"0+"`` (the default), ``"1-3"``, ``"0"``, ``"none"``. A class used as an array
+element is read in the version of the enclosing message.
+
+A message of a *flexible* version (KIP-482) has compact types, and tagged fields at its end. A request and its response
+say which versions those are, ``@message(flexible="9+")``; messages inside them are read in the same form.
+
+Example: version 8 of the class above is an int32 and an int64, and ``current_leader_epoch`` is -1 after decoding.
+Version 9 is an int32, an int32 and an int64.
+
+``wire.schema`` compiles readers and writers from these declarations.
 """
 
 from __future__ import annotations
@@ -22,7 +29,7 @@ import enum
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, cast, dataclass_transform
+from typing import Any, Final, TypeVar, cast, dataclass_transform, overload
 
 from consumerd.wire import primitives
 from consumerd.wire.primitives import Read, Write
@@ -34,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """The versions that have a field, as an inclusive range; ``last`` None means all that follow, too."""
+    """Range of versions of a message, ``last`` included; ``last`` is None for ``"3+"``."""
 
     first: int
     last: int | None
@@ -44,7 +51,7 @@ class Versions:
 
     @classmethod
     def parse(cls, text: str) -> Versions:
-        """Read ``"3"``, ``"3+"``, ``"3-5"`` or ``"none"``; raises ValueError."""
+        """Parse a range of versions: ``"3"``, ``"3+"``, ``"3-5"`` or ``"none"``. Raises ValueError."""
         if text == "none":
             return cls(0, -1)
         match = re.fullmatch(r"(\d+)(?:(\+)|-(\d+))?", text)
@@ -60,29 +67,37 @@ class Versions:
 
 
 class Null(enum.Enum):
-    """How a field says None in a version."""
+    """Encoding of None for a field of a message, in one version of the message."""
 
     FORBIDDEN = "forbidden"
+    """The field is not nullable."""
     MARKED = "marked"
-    """By the length -1."""
+    """Null is encoded as the length -1."""
     EMPTY = "empty"
-    """By an array of no elements, which therefore cannot say "no elements"."""
+    """Null is encoded as an array without elements, so that an empty array cannot be expressed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A number of fixed width; ``code`` is its ``struct`` character."""
+    """Wire type of a number of fixed width; ``code`` is its ``struct`` format character."""
 
     code: str
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A string or bytes: a length, then so many bytes."""
+    """Wire type of a string, bytes or a UUID, in plain and compact form.
 
-    length_bytes: int
+    ``least_bytes`` and ``compact_least_bytes`` are the sizes of the shortest value in bytes. The ``reader`` and
+    ``writer`` fields are functions that make the reader or writer of one field.
+    """
+
+    least_bytes: int
     reader: Callable[..., Read]
     writer: Callable[..., Write]
+    compact_least_bytes: int
+    compact_reader: Callable[..., Read]
+    compact_writer: Callable[..., Write]
 
 
 INT8: Final = Fixed("b")
@@ -90,19 +105,62 @@ INT16: Final = Fixed("h")
 INT32: Final = Fixed("i")
 INT64: Final = Fixed("q")
 BOOLEAN: Final = Fixed("?")
-"""Any byte but 0 is true."""
+"""Wire type of a truth value, one byte. Every byte other than 0 is true."""
 
-STRING: Final = Variable(2, primitives.string_reader, primitives.string_writer)
-BYTES: Final = Variable(4, primitives.bytes_reader, primitives.bytes_writer)
-RECORDS: Final = Variable(4, primitives.view_reader, primitives.bytes_writer)
-"""A record set: a memoryview into the frame, which lives as long as the view does."""
+STRING: Final = Variable(
+    2,
+    primitives.string_reader,
+    primitives.string_writer,
+    1,
+    primitives.compact_string_reader,
+    primitives.compact_string_writer,
+)
+BYTES: Final = Variable(
+    4,
+    primitives.bytes_reader,
+    primitives.bytes_writer,
+    1,
+    primitives.compact_bytes_reader,
+    primitives.compact_bytes_writer,
+)
+RECORDS: Final = Variable(
+    4,
+    primitives.view_reader,
+    primitives.bytes_writer,
+    1,
+    primitives.compact_view_reader,
+    primitives.compact_bytes_writer,
+)
+"""A record set, decoded as a memoryview of the frame, which keeps the whole frame in memory."""
+UUID: Final = Variable(
+    primitives.UUID_BYTES,
+    primitives.uuid_reader,
+    primitives.uuid_writer,
+    primitives.UUID_BYTES,
+    primitives.uuid_reader,
+    primitives.uuid_writer,
+)
+NO_UUID: Final = primitives.NO_UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Unwrapped:
+    """Wire type of a message of which the program sees only one field.
+
+    The other fields of the message have their defaults. Example: up to version 8, Metadata names topics as strings;
+    from version 9 on as messages with the field ``topic``. With ``Unwrapped(MetadataRequestTopic, "topic")`` both are
+    strings in the program.
+    """
+
+    message: type
+    field: str
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayOf:
-    """An array, decoded as a tuple, of numbers, of strings, or of a declared message."""
+    """Wire type of an array of numbers, strings or declared messages; decoded as a tuple."""
 
-    element: Fixed | Variable | type
+    element: Fixed | Variable | Unwrapped | type
 
 
 WireType = Fixed | Variable | ArrayOf
@@ -114,7 +172,10 @@ _METADATA_KEY: Final = "consumerd.wire"
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What :func:`field` was told of a field."""
+    """Declaration of one field of a message: the arguments of :func:`field`.
+
+    ``nullable`` and ``none_is_empty`` are the versions in which None is encoded as length -1, or as an empty array.
+    """
 
     wire: WireType
     versions: Versions
@@ -122,7 +183,7 @@ class Declaration:
     none_is_empty: Versions
 
     def null(self, version: int) -> Null:
-        """Return how None is encoded in a version of the message."""
+        """Return the encoding of None in a version of the message."""
         if version in self.nullable:
             return Null.MARKED
         return Null.EMPTY if version in self.none_is_empty else Null.FORBIDDEN
@@ -136,14 +197,20 @@ def field(
     nullable: str = "none",
     none_is_empty: str = "none",
 ) -> Any:
-    """Declare a field: its wire type, the versions that have it, and its value in those that do not.
+    """Declare a field of a message.
 
-    ``nullable`` are the versions in which None is a value of its own (length -1), ``none_is_empty`` those in which an
-    empty array says None. Raises TypeError for a field that some version lacks and that has no default, and for a type
-    that cannot be null in that way.
+    Args:
+        wire: its wire type.
+        versions: versions of the message that contain the field.
+        default: value in the versions that do not contain it.
+        nullable: versions in which None is encoded as length -1.
+        none_is_empty: versions in which None is encoded as an empty array.
+
+    Raises TypeError for a field without default that some versions lack, and for a type that cannot be null as
+    requested.
     """
     numbers = isinstance(wire, Fixed) or (isinstance(wire, ArrayOf) and isinstance(wire.element, Fixed))
-    if (numbers and (nullable, none_is_empty) != ("none", "none")) or (
+    if ((numbers or wire is UUID) and (nullable, none_is_empty) != ("none", "none")) or (
         none_is_empty != "none" and not isinstance(wire, ArrayOf)
     ):
         raise TypeError(f"{wire} cannot say None like this")
@@ -153,16 +220,56 @@ def field(
     return dataclasses.field(default=default, metadata={_METADATA_KEY: declaration})
 
 
+@dataclass(frozen=True, slots=True)
+class Flexibility:
+    """The versions of a request or response that are flexible: with tagged fields (KIP-482)."""
+
+    versions: Versions
+    tagged_header: bool
+    """True if the header of such a version has tagged fields too."""
+
+
+_PLAIN: Final = Flexibility(Versions.parse("none"), tagged_header=False)
+_FLEXIBILITY: Final = "flexibility_of_message"
+
+
+@overload
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
-def message(cls: type[T]) -> type[T]:
-    """Make ``cls`` a frozen, slotted, keyword-only dataclass whose fields were all declared with :func:`field`."""
-    made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
-    for one in dataclasses.fields(cast("Any", made)):
-        if _METADATA_KEY not in one.metadata:
-            raise TypeError(f"{cls.__name__}.{one.name} is not declared with field()")
-    return made
+def message(cls: type[T]) -> type[T]: ...
+
+
+@overload
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
+def message(*, flexible: str, tagged_header: bool = True) -> Callable[[type[T]], type[T]]: ...
+
+
+def message(cls: type[T] | None = None, *, flexible: str = "none", tagged_header: bool = True) -> Any:
+    """Make ``cls`` a frozen, slotted, keyword-only dataclass.
+
+    Args:
+        flexible: versions with compact types and tagged fields, of a request or of a response.
+        tagged_header: True if the header of these versions has tagged fields; that of ApiVersions responses has none,
+            because a client must be able to read them before it knows the broker's versions.
+
+    Raises TypeError for an attribute that is not declared with :func:`field`.
+    """
+
+    def declare(declared: type[T]) -> type[T]:
+        made = dataclass(frozen=True, slots=True, kw_only=True)(declared)
+        for one in dataclasses.fields(cast("Any", made)):
+            if _METADATA_KEY not in one.metadata:
+                raise TypeError(f"{declared.__name__}.{one.name} is not declared with field()")
+        setattr(made, _FLEXIBILITY, Flexibility(Versions.parse(flexible), tagged_header))
+        return made
+
+    return declare if cls is None else declare(cls)
+
+
+def flexibility_of(cls: type) -> Flexibility:
+    """Return the flexible versions with which :func:`message` declared the class ``cls``."""
+    return cast("Flexibility", getattr(cls, _FLEXIBILITY, _PLAIN))
 
 
 def declaration_of(one: dataclasses.Field[Any]) -> Declaration:
-    """Return what :func:`field` was told of a field."""
+    """Return the arguments of :func:`field` by which a field of a message was declared."""
     return cast("Declaration", one.metadata[_METADATA_KEY])

@@ -1,74 +1,125 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every error code that a broker answers with, as one table.
+"""Error codes in broker responses: those that a module names, and all others.
 
-The codes -1 to 33 are those of the protocol guide of 0.8 and 0.9; the rest are what brokers up to 2.8 add. Names are
-Kafka's own of 2.8, which differ from the guide's for a few: 2 was InvalidMessage, 6 NotLeaderForPartition, 14
-GroupLoadInProgress (and OffsetsLoadInProgress before), 15 GroupCoordinatorNotAvailable, 16 NotCoordinatorForGroup.
-``retriable`` and ``refresh`` say what ``RetriableException`` and ``InvalidMetadataException`` say of the same code in
-Kafka's ``org.apache.kafka.common.protocol.Errors``, and are compared with it by a test.
+Codes -1 to 31, without 13, are in the protocol guide of 0.8 and 0.9; the others were added by brokers up to 2.8. The
+names are those of Kafka 2.8. The guide has other names for a few: 2 was InvalidMessage, 6 NotLeaderForPartition, 14
+GroupLoadInProgress (before that OffsetsLoadInProgress), 15 GroupCoordinatorNotAvailable, 16 NotCoordinatorForGroup.
+``docs/protocol.md`` has all of them.
+
+``retriable`` and ``refresh`` follow the classes RetriableException and InvalidMetadataException of each code in Kafka's
+``org.apache.kafka.common.protocol.Errors``. A test compares them. The guide differs in code 9
+(REPLICA_NOT_AVAILABLE), which it does not call retriable.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import Final, Self
 
 from consumerd.errors import BrokerError
 
+NO_REMEDY: Final = 0
+"""Class of error codes after which the same request fails again."""
+
 RETRY: Final = 1
-"""The same request may succeed later."""
+"""Class of error codes after which the same request may succeed later."""
 
 REFRESH: Final = 2
-"""So it may, once metadata has been read again: what we believe of the cluster is out of date."""
+"""Class of error codes after which the request may succeed once metadata are refreshed.
+
+Our view of the cluster is out of date.
+"""
+
+_OTHERS: Final[Mapping[int, tuple[str, int]]] = {
+    4: ("INVALID_FETCH_SIZE", NO_REMEDY),
+    8: ("BROKER_NOT_AVAILABLE", NO_REMEDY),
+    11: ("STALE_CONTROLLER_EPOCH", NO_REMEDY),
+    13: ("NETWORK_EXCEPTION", REFRESH),
+    39: ("INVALID_REPLICA_ASSIGNMENT", NO_REMEDY),
+    44: ("POLICY_VIOLATION", NO_REMEDY),
+    54: ("SECURITY_DISABLED", NO_REMEDY),
+    57: ("LOG_DIR_NOT_FOUND", NO_REMEDY),
+    60: ("REASSIGNMENT_IN_PROGRESS", NO_REMEDY),
+    61: ("DELEGATION_TOKEN_AUTH_DISABLED", NO_REMEDY),
+    62: ("DELEGATION_TOKEN_NOT_FOUND", NO_REMEDY),
+    63: ("DELEGATION_TOKEN_OWNER_MISMATCH", NO_REMEDY),
+    64: ("DELEGATION_TOKEN_REQUEST_NOT_ALLOWED", NO_REMEDY),
+    65: ("DELEGATION_TOKEN_AUTHORIZATION_FAILED", NO_REMEDY),
+    66: ("DELEGATION_TOKEN_EXPIRED", NO_REMEDY),
+    67: ("INVALID_PRINCIPAL_TYPE", NO_REMEDY),
+    68: ("NON_EMPTY_GROUP", NO_REMEDY),
+    69: ("GROUP_ID_NOT_FOUND", NO_REMEDY),
+    72: ("LISTENER_NOT_FOUND", REFRESH),
+    73: ("TOPIC_DELETION_DISABLED", NO_REMEDY),
+    77: ("STALE_BROKER_EPOCH", NO_REMEDY),
+    78: ("OFFSET_NOT_AVAILABLE", RETRY),
+    79: ("MEMBER_ID_REQUIRED", NO_REMEDY),
+    80: ("PREFERRED_LEADER_NOT_AVAILABLE", REFRESH),
+    81: ("GROUP_MAX_SIZE_REACHED", NO_REMEDY),
+    83: ("ELIGIBLE_LEADERS_NOT_AVAILABLE", REFRESH),
+    84: ("ELECTION_NOT_NEEDED", REFRESH),
+    85: ("NO_REASSIGNMENT_IN_PROGRESS", NO_REMEDY),
+    86: ("GROUP_SUBSCRIBED_TO_TOPIC", NO_REMEDY),
+    88: ("UNSTABLE_OFFSET_COMMIT", RETRY),
+    89: ("THROTTLING_QUOTA_EXCEEDED", RETRY),
+    91: ("RESOURCE_NOT_FOUND", NO_REMEDY),
+    92: ("DUPLICATE_RESOURCE", NO_REMEDY),
+    93: ("UNACCEPTABLE_CREDENTIAL", NO_REMEDY),
+    94: ("INCONSISTENT_VOTER_SET", NO_REMEDY),
+    95: ("INVALID_UPDATE_VERSION", NO_REMEDY),
+    96: ("FEATURE_UPDATE_FAILED", NO_REMEDY),
+    97: ("PRINCIPAL_DESERIALIZATION_FAILURE", NO_REMEDY),
+    98: ("SNAPSHOT_NOT_FOUND", NO_REMEDY),
+    99: ("POSITION_OUT_OF_RANGE", NO_REMEDY),
+    100: ("UNKNOWN_TOPIC_ID", REFRESH),
+    101: ("DUPLICATE_BROKER_REGISTRATION", NO_REMEDY),
+    102: ("BROKER_ID_NOT_REGISTERED", NO_REMEDY),
+    103: ("INCONSISTENT_TOPIC_ID", REFRESH),
+    104: ("INCONSISTENT_CLUSTER_ID", NO_REMEDY),
+}
+"""Name and class of the codes that no module asks for by name."""
 
 
 class ErrorCode(enum.IntEnum):
-    """A row of the table; equal to its number.
+    """Error code in a broker's response; equal to its number.
 
-    A number that the table lacks makes a row of its own, named ``UNKNOWN_<code>``, neither retriable nor with a
-    refresh: a newer broker may say more than we know.
+    Members are the codes that a module names. ``ErrorCode(code)`` returns an object for any other code, too. A code
+    that is not in Kafka 2.8, as a newer broker may send, is named ``UNKNOWN_<code>``, and is neither retriable nor a
+    reason to refresh metadata.
     """
 
     retriable: bool
     refresh: bool
 
-    def __new__(cls, code: int, remedy: int = 0) -> Self:
-        """Make a row: a code, and RETRY or REFRESH if one of them helps."""
+    def __new__(cls, code: int, remedy: int = NO_REMEDY) -> Self:
+        """Create an error code from its number and its class, such as :data:`RETRY`."""
         row = int.__new__(cls, code)
         row._value_ = code
-        row.retriable = remedy in (RETRY, REFRESH)
-        row.refresh = remedy == REFRESH
+        row.retriable, row.refresh = remedy in (RETRY, REFRESH), remedy == REFRESH
         return row
 
     @classmethod
     def _missing_(cls, value: object) -> ErrorCode | None:
         if not isinstance(value, int):
             return None
+        name, remedy = _OTHERS.get(value, (f"UNKNOWN_{value}", NO_REMEDY))
         row = int.__new__(cls, value)  # the enum's own __new__ looks members up, and would come back here
-        row._name_, row._value_ = f"UNKNOWN_{value}", value
-        row.retriable = row.refresh = False
+        row._name_, row._value_ = name, value
+        row.retriable, row.refresh = remedy in (RETRY, REFRESH), remedy == REFRESH
         return row
-
-    @property
-    def code(self) -> int:
-        """The number itself."""
-        return int(self)
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1
     CORRUPT_MESSAGE = 2, RETRY
     UNKNOWN_TOPIC_OR_PARTITION = 3, REFRESH
-    INVALID_FETCH_SIZE = 4
     LEADER_NOT_AVAILABLE = 5, REFRESH
     NOT_LEADER_OR_FOLLOWER = 6, REFRESH
     REQUEST_TIMED_OUT = 7, RETRY
-    BROKER_NOT_AVAILABLE = 8
     REPLICA_NOT_AVAILABLE = 9, REFRESH
     MESSAGE_TOO_LARGE = 10
-    STALE_CONTROLLER_EPOCH = 11
     OFFSET_METADATA_TOO_LARGE = 12
-    NETWORK_EXCEPTION = 13, REFRESH
     COORDINATOR_LOAD_IN_PROGRESS = 14, RETRY
     COORDINATOR_NOT_AVAILABLE = 15, RETRY
     NOT_COORDINATOR = 16, RETRY
@@ -94,12 +145,10 @@ class ErrorCode(enum.IntEnum):
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37
     INVALID_REPLICATION_FACTOR = 38
-    INVALID_REPLICA_ASSIGNMENT = 39
     INVALID_CONFIG = 40
     NOT_CONTROLLER = 41, RETRY
     INVALID_REQUEST = 42
     UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
-    POLICY_VIOLATION = 44
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
     DUPLICATE_SEQUENCE_NUMBER = 46
     INVALID_PRODUCER_EPOCH = 47
@@ -109,65 +158,26 @@ class ErrorCode(enum.IntEnum):
     CONCURRENT_TRANSACTIONS = 51
     TRANSACTION_COORDINATOR_FENCED = 52
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
-    SECURITY_DISABLED = 54
     OPERATION_NOT_ATTEMPTED = 55
     KAFKA_STORAGE_ERROR = 56, REFRESH
-    LOG_DIR_NOT_FOUND = 57
     SASL_AUTHENTICATION_FAILED = 58
     UNKNOWN_PRODUCER_ID = 59
-    REASSIGNMENT_IN_PROGRESS = 60
-    DELEGATION_TOKEN_AUTH_DISABLED = 61
-    DELEGATION_TOKEN_NOT_FOUND = 62
-    DELEGATION_TOKEN_OWNER_MISMATCH = 63
-    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = 64
-    DELEGATION_TOKEN_AUTHORIZATION_FAILED = 65
-    DELEGATION_TOKEN_EXPIRED = 66
-    INVALID_PRINCIPAL_TYPE = 67
-    NON_EMPTY_GROUP = 68
-    GROUP_ID_NOT_FOUND = 69
     FETCH_SESSION_ID_NOT_FOUND = 70, RETRY
     INVALID_FETCH_SESSION_EPOCH = 71, RETRY
-    LISTENER_NOT_FOUND = 72, REFRESH
-    TOPIC_DELETION_DISABLED = 73
     FENCED_LEADER_EPOCH = 74, REFRESH
     UNKNOWN_LEADER_EPOCH = 75, RETRY
     UNSUPPORTED_COMPRESSION_TYPE = 76
-    STALE_BROKER_EPOCH = 77
-    OFFSET_NOT_AVAILABLE = 78, RETRY
-    MEMBER_ID_REQUIRED = 79
-    PREFERRED_LEADER_NOT_AVAILABLE = 80, REFRESH
-    GROUP_MAX_SIZE_REACHED = 81
     FENCED_INSTANCE_ID = 82
-    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83, REFRESH
-    ELECTION_NOT_NEEDED = 84, REFRESH
-    NO_REASSIGNMENT_IN_PROGRESS = 85
-    GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
-    UNSTABLE_OFFSET_COMMIT = 88, RETRY
-    THROTTLING_QUOTA_EXCEEDED = 89, RETRY
     PRODUCER_FENCED = 90
-    RESOURCE_NOT_FOUND = 91
-    DUPLICATE_RESOURCE = 92
-    UNACCEPTABLE_CREDENTIAL = 93
-    INCONSISTENT_VOTER_SET = 94
-    INVALID_UPDATE_VERSION = 95
-    FEATURE_UPDATE_FAILED = 96
-    PRINCIPAL_DESERIALIZATION_FAILURE = 97
-    SNAPSHOT_NOT_FOUND = 98
-    POSITION_OUT_OF_RANGE = 99
-    UNKNOWN_TOPIC_ID = 100, REFRESH
-    DUPLICATE_BROKER_REGISTRATION = 101
-    BROKER_ID_NOT_REGISTERED = 102
-    INCONSISTENT_TOPIC_ID = 103, REFRESH
-    INCONSISTENT_CLUSTER_ID = 104
 
 
-def find_error(code: int) -> ErrorCode:
-    """Return the row for a code; there is one for every number."""
-    return ErrorCode(code)
+def broker_error(code: int, context: str, advice: str = "") -> BrokerError:
+    """Return the exception for an error code, other than 0, in a broker's response.
 
-
-def broker_error(code: int, context: str) -> BrokerError:
-    """Return the exception for a code other than 0; ``context`` says what was asked, of whom."""
-    row = find_error(code)
-    return BrokerError(row.code, row.name, context, retriable=row.retriable, refresh=row.refresh)
+    Args:
+        context: The request and the broker, for the exception's message.
+        advice: Advice to the operator, for the message; empty for none.
+    """
+    row = ErrorCode(code)
+    return BrokerError(row.value, row.name, context, retriable=row.retriable, refresh=row.refresh, advice=advice)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames: an int32 size, then so many bytes (Kafka protocol guide, "Common Request and Response Structure").
+"""Frames: an int32 size, followed by that number of bytes.
 
-Owns how a frame begins, and how large it may be. Knows nothing of what is inside, nor how it arrives (``net.frames``).
+Owns the size prefix and the limit on it. The contents of a frame, and how it arrives (``net.frames``), are not known
+here. Source: Kafka protocol guide, "Common Request and Response Structure".
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ _SIZE: Final = struct.Struct(">i")
 
 
 def encode_frame(body: bytes) -> bytes:
-    """Put the size before a frame's body."""
+    """Return a frame: the size of ``body`` as an int32, then ``body``."""
     if len(body) > MAX_INT32:
         raise LocalProtocolError(f"frame of {len(body)} bytes: at most {MAX_INT32} can be sent")
     return _SIZE.pack(len(body)) + body
 
 
 def decode_frame_size(prefix: bytes | bytearray | memoryview, max_frame_bytes: int) -> int:
-    """Read a frame's size from its first 4 bytes, before anything is allocated for it.
+    """Return the size in a frame's first 4 bytes: the number of bytes after them.
 
-    Raises RemoteProtocolError when it is negative or more than ``max_frame_bytes``.
+    Raises RemoteProtocolError if the size is negative or more than ``max_frame_bytes``, so that no memory is allocated
+    for such a frame.
     """
     (size,) = _SIZE.unpack_from(prefix)
     if size < 0:

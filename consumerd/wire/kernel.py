@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The seam to the native kernel: which of its parts are there, and what each promises.
+"""Access to the optional native kernel: its compiled modules, and their interfaces.
 
-The kernel is optional. Every part is a compiled module of ``consumerd.wire._kernel``, and is None here where it was not
-built or where the environment says ``CONSUMERD_KERNEL=off``, which is read when this module is imported. Callers look
-a part up each time (``if (native := kernel.records) is not None``), so that both ways can be tried in one process.
+Each module of ``consumerd.wire._kernel`` is None here if it was not built, or if the environment has
+``CONSUMERD_KERNEL=off`` when this module is imported. Callers look a module up on every use (``if (native :=
+kernel.records) is not None``), so that a test can exercise both ways in one process.
 
-Rules for every part:
+Contract of every module:
 
-- It never finds fault. It takes what is well-formed and plain, and stops in front of whatever it is not sure of; the
-  pure Python reader has its say about that one unit, errors included, and the kernel is tried again behind it. What the
-  kernel takes it books exactly as the pure reader would.
-- Any bytes are safe to give. Buffers are contiguous (``bytes``, ``bytearray``, ``memoryview`` of bytes) and are not
-  written to; ``at`` and ``end`` are clipped to them.
-- The interpreter's lock is released while bytes are read; buffers and columns must not change meanwhile, which is the
-  caller's to see to.
+- It never reports errors. It reads the common, well-formed cases, and stops before anything else. The pure Python
+  code then reads or writes that one, or raises the error, and the kernel continues after it. Both give the same result.
+- Any bytes are safe. Buffers are contiguous (``bytes``, ``bytearray``, ``memoryview`` of bytes) and not modified.
+  ``at`` and ``end`` are clipped to the buffer.
+- It releases the interpreter lock while it reads. The caller must not modify buffers or columns meanwhile.
 - Columns are ``array('q')`` and are appended to in place.
+
+Example: a record set has 50 plain messages, a message with a wrong CRC, and 10 more. ``read_messages`` reads 50 and
+returns the position of the 51st. The Python reader finds the wrong CRC there, and the record set ends before it.
 """
 
 from __future__ import annotations
@@ -22,30 +23,70 @@ from __future__ import annotations
 import importlib
 import os
 from array import array
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
 from consumerd.installation import reinstall_command
-
-if TYPE_CHECKING:
-    from consumerd.wire.columns import ColumnBuilder
+from consumerd.wire.kernel_sinks import FoldKernel, GatherKernel, LinesKernel
+from consumerd.wire.record_fields import Headers
 
 Buffer = bytes | bytearray | memoryview
 SWITCH: Final = "CONSUMERD_KERNEL"
-"""The environment variable that switches the kernel off, by the value ``off``."""
+"""Environment variable that disables the kernel with the value ``off``."""
+
+
+class OpenColumns(Protocol):
+    """Interface of the columns that the kernel appends records to.
+
+    :class:`consumerd.wire.columns.ColumnBuilder` implements it and explains the fields. Its buffer has the bytes of
+    keys and values: fetched bytes, and decompressed ones.
+    """
+
+    offsets: array[int]
+    timestamps: array[int]
+    timestamp_types: bytearray
+    key_starts: array[int]
+    key_ends: array[int]
+    value_starts: array[int]
+    value_ends: array[int]
+    header_starts: array[int]
+    header_ends: array[int]
+    start: int
+    position: int
+    end: int
+    unattested: int | None
+    decompressed_bytes: int
+    left_out: bool
+
+    def peek_room(self, at: int) -> tuple[memoryview | None, int]:
+        """Return free memory, or None, for the decompressed unit at ``at``; and the shift.
+
+        ``at`` is a position in the fetched bytes. Position in the columns' buffer = position in the decompressed data +
+        shift.
+        """
+
+    def add_block(self, at: int, block: Buffer) -> int:
+        """Append the decompressed units at ``at`` to the columns' buffer; return their shift.
+
+        Position in the buffer = position in ``block`` + shift.
+
+        Args:
+            at: Position of the compressed units in the fetched bytes.
+            block: The decompressed bytes.
+        """
 
 
 class RecordsKernel(Protocol):
-    """Magic 2: batches, their records, CRC-32C; compressed wrappers of magic 0 and 1; and the heads of units of any magic."""
+    """Compiled module that reads record batches (magic 2) and compressed wrapper messages.
+
+    It also computes CRC-32C, and finds the ends of messages and batches of any magic by their headers.
+    """
 
     CRC32C: str
-    """How CRC-32C is computed here: ``sse4.2``, ``armv8`` or ``table``."""
+    """Implementation of CRC-32C: ``sse4.2``, ``armv8`` or ``table``."""
 
     def crc32c(self, data: Buffer, begin: int = 0, end: int = ..., /) -> int:
-        """Return the CRC-32C of ``data[begin:end]``, without copying it."""
-
-    def crc32c_by_table(self, data: Buffer, /) -> int:
-        """Return the CRC-32C as it is computed where the processor has no instruction for it."""
+        """Return the CRC-32C of ``data[begin:end]`` without copying it."""
 
     def read_batches(
         self,
@@ -53,22 +94,28 @@ class RecordsKernel(Protocol):
         at: int,
         end: int,
         shift: int,
-        columns: ColumnBuilder,
-        transactional: bool,  # noqa: FBT001 - all by position: that is what a call of the kernel costs
+        columns: OpenColumns,
+        transactional: bool,  # noqa: FBT001 - positional, because keywords make calls of the kernel slower
         /,
     ) -> int:
-        """Read the run of plain batches at ``at``; return where it ends.
+        """Read the run of plain batches at ``at``; return the position after it.
 
-        That is ``at`` itself where the first batch is not plain. A plain batch
+        ``at`` itself is returned if the batch there is not plain. A plain batch
 
-        - is whole, and its checksum is right;
-        - is not compressed, no control batch, and not of a transaction unless ``transactional``;
-        - begins at ``columns.position``, or below it, but not below ``columns.end``: it leaves no hole before it;
-        - holds as many records as it says, which fill it and have consecutive offsets up to its last one.
+        - is complete, with the right checksum;
+        - is not compressed, no control batch, and in no transaction unless ``transactional``;
+        - begins at ``columns.position``, or below it but not below ``columns.end``: there is no gap before it;
+        - has as many records as its header says, which fill it and have consecutive offsets up to its last offset.
 
-        Records below the position that was asked for are verified and left out. The columns get the rows, and their
-        ``position``, ``end``, ``unattested`` and ``left_out`` are set as Python would (:class:`ColumnBuilder` explains
-        them). ``shift`` is added to positions in ``data`` to give positions in the columns' buffer.
+        The records are appended to the columns, and ``position``, ``end``, ``unattested`` and ``left_out`` are updated,
+        as ``ColumnBuilder.commit`` does. Records below the position that was asked for are verified and left out.
+
+        Args:
+            data: The fetched bytes.
+            at: Position of the first batch in ``data``.
+            end: Position in ``data`` at which to stop.
+            shift: Position in the columns' buffer minus position in ``data``.
+            transactional: True to accept batches of transactions.
         """
 
     def read_packed(
@@ -76,23 +123,39 @@ class RecordsKernel(Protocol):
         data: Buffer,
         at: int,
         end: int,
-        columns: ColumnBuilder,
+        columns: OpenColumns,
         limit: int,
         transactional: bool,  # noqa: FBT001
         /,
     ) -> int:
-        """Read the run of batches at ``at`` that are plain as :meth:`read_batches` says, but for being compressed by snappy or
-        LZ4, into the room of the columns; return where it ends, which is ``at`` where there is no room, and where the first
-        needs more, or more than ``limit`` bytes with all that was decompressed before.
+        """Read the run of batches at ``at`` that are compressed with snappy or LZ4.
+
+        Returns the position after the run; ``at`` if the first batch cannot be read here. Except for the compression,
+        the batches must be plain as in :meth:`read_batches`. They are decompressed into the memory that
+        :meth:`OpenColumns.peek_room` returns. The run ends before a batch for which this memory is too small.
+
+        Args:
+            data: The fetched bytes.
+            at: Position of the first batch in ``data``.
+            end: Position in ``data`` at which to stop.
+            limit: Limit of all data decompressed for the columns, in bytes.
+            transactional: True to accept batches of transactions.
         """
 
-    def read_wrappers(self, data: Buffer, at: int, end: int, columns: ColumnBuilder, limit: int, /) -> int:
-        """Read the run of plain wrappers of magic 0 and 1 at ``at`` into the room of the columns; return where it ends, as
-        :meth:`read_packed` does.
+    def read_wrappers(self, data: Buffer, at: int, end: int, columns: OpenColumns, limit: int, /) -> int:
+        """Read the run of compressed wrapper messages of magic 0 and 1 at ``at``.
 
-        A plain wrapper is whole and intact, and compressed by snappy or LZ4. In it are messages that are not compressed,
-        one at least, with consecutive offsets, of which the last is the wrapper's own; the first is ``columns.position``, or
-        below and not below ``columns.end``. So no hole arises. Rows below the position that was asked for are kept.
+        Returns the position after the run; ``at`` if the first wrapper cannot be read here. A wrapper must be complete,
+        with the right checksum, and compressed with snappy or LZ4. It must have one or more uncompressed messages with
+        consecutive offsets, the last of which is the wrapper's own. The first is ``columns.position``, or below it but
+        not below ``columns.end``: there is no gap. Messages below the position that was asked for are appended, too.
+        Wrappers are decompressed into the memory that :meth:`OpenColumns.peek_room` returns.
+
+        Args:
+            data: The fetched bytes.
+            at: Position of the first wrapper in ``data``.
+            end: Position in ``data`` at which to stop.
+            limit: Limit of all data decompressed for the columns, in bytes.
         """
 
     def read_block(
@@ -101,7 +164,7 @@ class RecordsKernel(Protocol):
         at: int,
         end: int,
         shift: int,
-        columns: ColumnBuilder,
+        columns: OpenColumns,
         base_offset: int,
         last_delta: int,
         count: int,
@@ -110,8 +173,17 @@ class RecordsKernel(Protocol):
         log_append_time: bool,  # noqa: FBT001
         /,
     ) -> bool:
-        """Read the records of one batch, which fill ``data[at:end]``, and book them as :meth:`read_batches` does, if they are
-        such as it takes; otherwise return False, and nothing is done. The other arguments are what the batch's head says.
+        """Read the records of one batch, which fill ``data[at:end]``, and append them to the columns.
+
+        ``data`` are the decompressed records. They must be without gaps, as in :meth:`read_batches`. Returns False,
+        without any change, if they are not.
+
+        Args:
+            shift: Position in the columns' buffer minus position in ``data``.
+            base_offset: From the batch header, as are all arguments after it.
+            last_delta: Last offset of the batch minus ``base_offset``.
+            count: Number of records.
+            log_append_time: True if all records have ``max_timestamp``, the broker's time.
         """
 
     def read_records(
@@ -122,53 +194,77 @@ class RecordsKernel(Protocol):
         count: int,
         shift: int,
         base_timestamp: int,
-        columns: ColumnBuilder,
+        columns: OpenColumns,
         segments: list[tuple[int, int]],
         first: int,
         delta: int,
         /,
     ) -> tuple[int, int, int, int]:
-        """Read up to ``count`` records of one batch, with or without holes, keys and headers.
+        """Read up to ``count`` records of one batch, also with gaps, keys or headers.
 
-        Appends to all columns but offsets and types of timestamps. ``first`` and ``delta`` are where the segment of offset
-        deltas began that goes on, and the delta that is expected; segments that are over are appended to ``segments``.
-        Returns how many records were read, the position behind them, and the two anew.
+        Appends to all columns except offsets and timestamp types. The records' offset deltas (offset minus base offset
+        of the batch) are returned as segments: ranges ``(first, end)`` of consecutive deltas. The last segment stays
+        open, so that the next call or the caller can continue it.
+
+        Args:
+            data: The decompressed records.
+            at: Position of the first record in ``data``.
+            end: Position in ``data`` after the last record.
+            shift: Position in the columns' buffer minus position in ``data``.
+            segments: Receives the finished segments.
+            first: First delta of the open segment.
+            delta: End of the open segment: the delta that continues it.
+
+        Returns the number of records read, the position after them, and the new ``first`` and ``delta``.
+        """
+
+    def find_unreadable(self, data: Buffer, starts: array[int], ends: array[int], /) -> int | None:
+        """Return the first row whose headers cannot be decoded, or the number of rows.
+
+        Headers outside of the buffer are among them. Returns None if the columns differ in length.
+
+        Args:
+            starts: Starts of the encoded headers; negative for a row without any.
+            ends: Ends of the encoded headers.
         """
 
     def step_messages(self, data: Buffer, at: int, until: int, /) -> tuple[int, int]:
-        """Step over messages by their sizes, which may be absurd, while they begin at or before ``until``; returns where whole
-        ones end and where the last of them begins, which is ``at`` twice where there is none.
+        """Step over messages by their size fields, while they begin at or before ``until``.
+
+        Sizes are not checked. Returns two positions in ``data``: the end of the last whole message, and its beginning.
+        Both are ``at`` if there is no whole message.
         """
 
     def step_units(
         self, data: Buffer, at: int, weight: float, most: float, expansion: float, doubt: float, /
     ) -> tuple[int, int, float, int]:
-        """Step over whole units of any magic until their weights, added to ``weight``, are ``most``: the size of one that is not
-        compressed; of one that is, ``expansion`` times its size, or what it says that it gives divided by ``doubt``, if
-        that is more. Stops in front of a compressed one of which it cannot tell.
+        """Step over whole messages and batches until the sum of their weights reaches ``most``.
 
-        Returns where they end, where the last of them begins (``at`` where there is none), the weight, and the sum of what
-        the compressed ones say that they give.
+        An uncompressed message or batch weighs its size. The weight of a compressed one is the larger of two numbers:
+        its size times ``expansion``, and the decompressed size that it declares divided by ``doubt``. Stops before a
+        compressed one that declares no usable size.
+
+        Args:
+            weight: Sum of weights to begin with.
+            expansion: Expected decompressed size divided by compressed size.
+            doubt: Divisor for declared sizes, which are not trusted fully.
+
+        Returns the position after them, the position of the last one (``at`` if there is none), the new sum of weights,
+        and the sum of the declared decompressed sizes in bytes.
         """
 
-    def trim(self, columns: ColumnBuilder, /) -> None:
-        """Give back what columns were made larger by than they had to be in the end; short ones stay as they are."""
+    def trim(self, columns: OpenColumns, /) -> None:
+        """Give back memory that columns reserve for many more records than they have."""
 
     def extend_steps(self, column: array[int], first: int, step: int, count: int, /) -> None:
         """Append ``first``, ``first + step``... to the column."""
 
 
 class MessagesKernel(Protocol):
-    """Uncompressed messages of magic 0 and 1; CRC-32."""
-
-    CRC32: str
-    """How CRC-32 is computed here: ``pclmulqdq`` or ``table``."""
+    """Compiled module that reads uncompressed messages of magic 0 and 1, and computes CRC-32."""
 
     def crc32(self, data: Buffer, begin: int = 0, end: int = ..., /) -> int:
-        """Return the CRC-32 of ``data[begin:end]``, without copying it."""
-
-    def crc32_by_table(self, data: Buffer, /) -> int:
-        """Return the CRC-32 of ``data`` as where the processor does not help."""
+        """Return the CRC-32 of ``data[begin:end]`` without copying it."""
 
     def read_messages(
         self,
@@ -176,141 +272,248 @@ class MessagesKernel(Protocol):
         at: int,
         end: int,
         shift: int,
-        columns: ColumnBuilder,
+        columns: OpenColumns,
         segments: list[tuple[int, int]],
         first: int,
         following: int,
         /,
     ) -> tuple[int, int, int]:
-        """Read the run of whole and intact messages at ``at`` that have the first one's magic and attributes, no codec
-        among those, and ascending offsets, ``following`` at least.
+        """Read the run of uncompressed messages at ``at`` with the first one's magic and attributes.
 
-        Appends to all columns but offsets and types of timestamps; ``shift`` turns positions in ``data`` into such in the
-        buffer. ``first`` is where the segment of offsets began that goes on; segments that are over are appended to
-        ``segments``. Returns the position behind the last message, and ``first`` and ``following`` anew.
+        They must be complete, with right checksums and ascending offsets; the run ends before any other. Appends to all
+        columns except offsets and timestamp types. Offsets are returned as segments: ranges ``(first, end)`` of
+        consecutive offsets. The last segment stays open, so that the next call or the caller can continue it.
+
+        Args:
+            data: The messages, fetched or decompressed.
+            at: Position of the first message in ``data``.
+            end: Position in ``data`` at which to stop.
+            shift: Position in the columns' buffer minus position in ``data``.
+            segments: Receives the finished segments.
+            first: First offset of the open segment.
+            following: End of the open segment. A message with this offset continues it; a smaller offset ends the run.
+
+        Returns the position after the last message, and the new ``first`` and ``following``.
         """
 
 
+class StoredColumns(Protocol):
+    """Interface of the columns that the kernel appends records of Kafka 0.7 to.
+
+    :class:`consumerd.wire.legacy.columns.ByteOffsetColumns` implements it and explains the fields.
+    """
+
+    offsets: array[int]
+    next_offsets: array[int]
+    indexes: array[int]
+    shares_offsets: bool
+    value_starts: array[int]
+    value_ends: array[int]
+    decompressed_bytes: int
+
+    def peek_room(self, at: int) -> tuple[memoryview | None, int]:
+        """As :meth:`OpenColumns.peek_room`."""
+
+    def add_block(self, at: int, block: Buffer) -> int:
+        """As :meth:`OpenColumns.add_block`."""
+
+
+class LegacyKernel(Protocol):
+    """Compiled module that reads messages of Kafka 0.6 and 0.7.
+
+    They are *stored* messages: of magic 0 and 1, mixed, each with a checksum of its payload only, and without offset.
+    """
+
+    def read_stored(self, data: Buffer, at: int, end: int, shift: int, start: int, columns: StoredColumns, /) -> int:
+        """Read the run of uncompressed messages at ``at``; return the position after it.
+
+        They must be complete, with right checksums; the run ends before any other. Appends to all columns but indexes.
+
+        Args:
+            data: The fetched bytes.
+            at: Position of the first message in ``data``.
+            end: Position in ``data`` at which to stop.
+            shift: Position in the columns' buffer minus position in ``data``.
+            start: Offset of the first byte of ``data``. Offsets beyond an int64 are left to Python.
+        """
+
+    def read_inner(self, data: Buffer, at: int, end: int, shift: int, columns: StoredColumns, /) -> int:
+        """As :meth:`read_stored`, but append only the positions of payloads.
+
+        ``data`` is a decompressed message set. The caller adds the offsets when all of it is read.
+        """
+
+    def read_packed_stored(
+        self, data: Buffer, at: int, end: int, start: int, columns: StoredColumns, limit: int, /
+    ) -> int:
+        """Read the run of messages compressed with snappy; return the position after it.
+
+        ``at`` itself is returned if the first one cannot be read here. Each must have a right checksum, and one or more
+        uncompressed, valid messages inside, nothing else. They are decompressed into the memory that
+        :meth:`StoredColumns.peek_room` returns.
+
+        Args:
+            data: The fetched bytes.
+            at: Position of the first message in ``data``.
+            end: Position in ``data`` at which to stop.
+            start: Offset of the first byte of ``data``. Offsets beyond an int64 are left to Python.
+            limit: Limit of all data decompressed for the columns, in bytes.
+        """
+
+    def step_stored(
+        self, data: Buffer, at: int, weight: float, most: float, expansion: float, doubt: float, /
+    ) -> tuple[int, float, int, bool]:
+        """Step over whole messages by their headers until the sum of their weights reaches ``most``.
+
+        Weights are those of :meth:`RecordsKernel.step_units`. Stops before a header that is impossible, and before a
+        compressed message that declares no usable size.
+
+        Args:
+            weight: Sum of weights to begin with.
+            expansion: Expected decompressed size divided by compressed size.
+            doubt: Divisor for declared sizes, which are not trusted fully.
+
+        Returns the position after them, the new sum of weights, the sum of the declared decompressed sizes in bytes,
+        and whether any of them is compressed.
+        """
+
+    def trim_stored(self, columns: StoredColumns, /) -> None:
+        """Give back memory that columns reserve for more records than they have."""
+
+
 class SnappyKernel(Protocol):
-    """Snappy: a raw block, or the framing of snappy-java. What is not sound to the last byte is left to the library."""
+    """Compiled module that decompresses snappy: raw blocks and snappy-java's framing.
+
+    For data that it reports as malformed, the caller uses the Python library, which decides.
+    """
 
     def size(self, data: Buffer, /) -> int:
-        """Return what ``data`` declares to give, 64 times its size at most; -1 where it is not sound."""
+        """Return the decompressed size that ``data`` declares; -1 if malformed.
+
+        It is at most 64 times the size of ``data``.
+        """
 
     def decompress(self, data: Buffer, limit: int, /) -> bytes | None:
-        """Return what ``data`` holds; None for more than ``limit`` bytes and where it is not sound."""
+        """Return ``data`` decompressed.
+
+        Returns None if ``data`` are malformed, or have more than ``limit`` bytes once decompressed.
+        """
 
     def decompress_into(self, data: Buffer, room: memoryview, /) -> int:
-        """Write what ``data`` holds to the beginning of ``room`` and return its size; -1 where it has more than there is
-        room for, or is not sound. What stands behind it in the room may have changed.
+        """Decompress ``data`` to the beginning of ``room`` and return the decompressed size in bytes.
+
+        Returns -1 if ``data`` are malformed or do not fit. The rest of ``room`` may be overwritten in either case.
         """
 
 
 class Lz4Kernel(Protocol):
-    """LZ4 frames. What is not sound to the last byte, or odd, is left to the library; what follows a frame is not looked at.
+    """Compiled module that decompresses LZ4 frames.
 
-    With ``any_checksum`` the one of the frame's header does not matter.
+    For malformed or unusual frames, which it does not decompress, the caller uses the Python library. Bytes after a
+    frame are ignored.
     """
 
-    def xxh32(self, data: Buffer, /) -> int:
-        """Return the xxHash-32 of ``data``, seed 0."""
-
     def decompress(self, data: Buffer, limit: int, any_checksum: bool, /) -> bytes | None:  # noqa: FBT001 - by position
-        """Return what ``data`` holds; None for more than ``limit`` bytes and where it is not sound."""
+        """Return ``data``, an LZ4 frame, decompressed.
+
+        Returns None if the frame is malformed or unusual, or has more than ``limit`` bytes once decompressed.
+
+        Args:
+            any_checksum: True to accept any checksum in the frame's header. Producers of magic 0 write a wrong one
+                there (KAFKA-3160).
+        """
 
     def decompress_into(self, data: Buffer, room: memoryview, any_checksum: bool, /) -> int:  # noqa: FBT001
-        """Write what ``data`` holds to the beginning of ``room`` and return its size; -1 where it has more than there is
-        room for, or is not sound. What stands behind it in the room may have changed.
+        """Decompress ``data``, an LZ4 frame, to the beginning of ``room``; return the decompressed size.
+
+        Returns -1 if the frame is malformed or unusual, or does not fit. The rest of ``room`` may be overwritten in any
+        case.
+
+        Args:
+            any_checksum: True to accept any checksum in the frame's header. Producers of magic 0 write a wrong one
+                there (KAFKA-3160).
         """
 
 
 class FramePool(Protocol):
-    """Memory for received frames; see :class:`MemoryKernel`."""
+    """Pool of memory for received frames, made by :meth:`MemoryKernel.ReceivePool`.
 
-    idle_bytes: int
-    """What lies here for the next frames."""
-    lent_bytes: int
-    """What is out, with what it was rounded up by."""
+    Memory of frames that are no longer used is kept for later frames.
+    """
 
     def allocate(self, size: int) -> memoryview:
-        """Return writable memory of ``size`` bytes, not cleared; it comes back by itself with its last view. Raises
-        MemoryError.
-        """
+        """Return uninitialized writable memory of ``size`` bytes. Raises MemoryError.
 
-    def trim(self) -> None:
-        """Give back to the system what lies idle."""
+        The memory goes back to the pool when no view of it exists any more.
+        """
 
 
 class MemoryKernel(Protocol):
-    """Memory that is used again instead of being mapped, cleared and unmapped each time."""
+    """Kernel module for memory of received frames.
+
+    The memory is reused, instead of being mapped, cleared and unmapped for each frame.
+    """
 
     def ReceivePool(self, idle_limit: int) -> FramePool:  # noqa: N802 - a class
-        """Make a pool that keeps at most ``idle_limit`` bytes for the next frames."""
+        """Return a pool of memory that keeps at most ``idle_limit`` unused bytes."""
 
 
-class FoldKernel(Protocol):
-    """The null sink's checksum."""
+class EncodableRecord(Protocol):
+    """A record without offset; :class:`consumerd.wire.records.NewRecord` implements it."""
 
-    def fold(
-        self,
-        buffer: Buffer,
-        offsets: array[int],
-        key_starts: array[int],
-        key_ends: array[int],
-        value_starts: array[int],
-        value_ends: array[int],
-        streams: list[int],
-        /,
-    ) -> list[int] | None:
-        """Return ``streams`` (CRC-32 of all offsets, key lengths, keys, value lengths, values; numbers as little-endian
-        int64, null as length -1) with these records added. None, and nothing is done, where a span is not one of the
-        buffer or the columns are not equally long.
-        """
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: Headers
 
 
-class GatherKernel(Protocol):
-    """Spans put in a row, and what a column ranges over."""
+class BuildingKernel(Protocol):
+    """Compiled module that encodes records of magic 2.
 
-    def gather(
-        self, buffer: Buffer, starts: array[int], ends: array[int], allocate: Callable[[int], Any], /
-    ) -> tuple[Any, Any, Any | None, int] | None:
-        """Copy spans in a row, as the offsets (int32), data and validity of an Arrow binary array; a negative start is null.
+    They are encoded one after the other, as an uncompressed batch holds them. What these functions do not encode is
+    left to Python: ``wire.modern.building``.
+    """
 
-        ``allocate(size)`` gives writable memory of ``size`` bytes. Returns what it gave, filled: ``(offsets, data, validity,
-        nulls)``, without a validity where nothing is null. None for spans outside the buffer and for 2 GiB or more.
-        """
+    def encode_records(
+        self, records: Sequence[EncodableRecord], encode_headers: Callable[[Headers], bytes], /
+    ) -> tuple[bytes, int, int] | None:
+        """Encode new records; return them with the first and the greatest timestamp.
 
-    def extent(self, column: array[int], missing: int, /) -> tuple[int, int] | None:
-        """Return the smallest and the largest value that is not ``missing``; None where there is none."""
-
-
-class LinesKernel(Protocol):
-    """Records as JSON lines."""
-
-    def encode_lines(
-        self,
-        buffer: Buffer,
-        head: bytes,
-        columns: tuple[array[int], array[int] | None, array[int] | None, array[int]],
-        keys: tuple[array[int], array[int]],
-        values: tuple[array[int], array[int]],
-        headers: tuple[bytes, array[int]] | None,
-        row: int,
-        enough: int,
-        /,
-    ) -> tuple[bytes, int] | None:
-        """Return JSON lines from ``row`` on, and the first row that is not written.
-
-        There is one line at least, and no more are begun once they have about ``enough`` bytes.
+        Offset deltas count from 0, timestamp deltas from the first record's timestamp. Returns None for no records, for
+        a key or value that is not ``bytes``, and for a number that does not fit its field.
 
         Args:
-            head: what each line begins with, up to the offset.
-            columns: offsets; next offsets (None: each is its offset plus one); indexes (None: all are 0); timestamps.
-            headers: all rows' encoded lists of headers, one behind the other, and where each begins; the last entry is
-                where the last one ends. None: all are empty.
+            encode_headers: Returns the headers of a record that has any, encoded.
+        """
 
-        Returns None where spans are outside the buffer, columns differ in length, or a next offset would have to be
-        written that a 64-bit number cannot hold.
+    def encode_rows(
+        self,
+        buffer: Buffer,
+        columns: tuple[array[int], array[int], array[int], array[int], array[int]],
+        headers: tuple[array[int], array[int]] | None,
+        row: int,
+        end: int,
+        first_delta: int,
+        base_timestamp: int,
+        most: int,
+        /,
+    ) -> tuple[bytes, int, int] | None:
+        """Encode rows of a record batch as far as they fit into another one.
+
+        The encoded bytes are ``most`` or fewer; a record with offset delta 0 may have more. A record whose timestamp is
+        more than an int64 away from ``base_timestamp`` does not fit either. Encoding also ends before a row with a span
+        outside of the buffer. Returns the encoded records, the row behind them, and their greatest timestamp. Returns
+        None if the first row cannot be encoded, if there are no rows, or if a column is too short.
+
+        Args:
+            buffer: Bytes of keys, values and headers.
+            columns: Timestamps in ms since the epoch, starts and ends of keys, starts and ends of values.
+            headers: Starts and ends of the encoded headers, which are copied unread; None if no row has headers.
+            row: First row to encode.
+            end: Row to stop before.
+            first_delta: Offset delta of the first of these records; the others follow.
+            base_timestamp: Base timestamp of their batch, in ms since the epoch.
+            most: Most bytes of the result.
         """
 
 
@@ -319,7 +522,7 @@ _is_off: Final = os.environ.get(SWITCH, "").strip().lower() == "off"
 
 
 def _find(name: str) -> Any:
-    """Return a part of the kernel, or None."""
+    """Return a module of the kernel, or None."""
     if _is_off:
         return None
     try:
@@ -331,6 +534,8 @@ def _find(name: str) -> Any:
 
 records: RecordsKernel | None = _find("records")
 messages: MessagesKernel | None = _find("messages")
+legacy: LegacyKernel | None = _find("legacy")
+building: BuildingKernel | None = _find("building")
 snappy: SnappyKernel | None = _find("snappy")
 lz4: Lz4Kernel | None = _find("lz4")
 gather: GatherKernel | None = _find("gather")
@@ -339,11 +544,15 @@ memory: MemoryKernel | None = _find("memory")
 fold: FoldKernel | None = _find("fold")
 
 NATIVE: Final = not _is_off and not _missing
-"""Whether all parts of the kernel are there."""
+"""True if all modules of the kernel are loaded."""
 
 
 def describe() -> str:
-    """Say which kernel is in use, and where there is none, or not all of it, why, and what helps."""
+    """Return a text about the native kernel in use, for logs and diagnostics.
+
+    Example: ``native (CRC-32C: sse4.2)``. If the kernel is missing or incomplete, the text has the reason and the
+    remedy.
+    """
     if _is_off:
         return f"none, pure Python: {SWITCH}=off"
     found = "none, pure Python" if records is None else f"native (CRC-32C: {records.CRC32C})"

@@ -1,9 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server's side of the protocol, without the connection: a frame's request in, the frame of its answer out.
+"""The server's side of the protocol: decodes request frames and encodes response frames; no IO.
 
-Owns what a broker makes of a frame before anybody handles it. A request that cannot be handled is told apart by how far
-it was read, since the answers differ (Kafka's RequestContext and SocketServer of 1.1): brokers close the connection, but
-for ApiVersions in a version that they do not speak, which they answer with UNSUPPORTED_VERSION in version 0.
+A request that cannot be processed is classified by how much of it was read, because a broker reacts differently
+(Kafka's RequestContext and SocketServer of 1.1):
+
+==========================  ============================================================
+error                       what brokers do
+==========================  ============================================================
+:class:`UnreadableRequest`  close the connection
+:class:`UnknownRequest`     close the connection
+:class:`VersionNotSpoken`   close the connection; to ApiVersions they respond with
+                            UNSUPPORTED_VERSION in version 0
+==========================  ============================================================
 """
 
 from __future__ import annotations
@@ -21,19 +29,15 @@ from consumerd.wire.schema import Request, compile_codec
 from consumerd.wire.session import CORRELATION_BYTES, HEADER_CODEC, RequestHeader
 
 _HEAD: Final = struct.Struct(">ii")
-"""A response frame's size and correlation id."""
+"""Size and correlation id of a response frame."""
 
 
 class UnknownRequest(RemoteProtocolError):
-    """A request that is not accepted in any version."""
-
-    def __init__(self, message: str, header: RequestHeader) -> None:
-        super().__init__(message)
-        self.header = header
+    """Raised for a request that is not accepted in any version."""
 
 
 class VersionNotSpoken(RemoteProtocolError):
-    """A request that is accepted in other versions; nothing of its body was read."""
+    """Raised for a request that is accepted in other versions; its body was not read."""
 
     def __init__(self, message: str, header: RequestHeader, request_class: type[Request[Any]]) -> None:
         super().__init__(message)
@@ -42,24 +46,25 @@ class VersionNotSpoken(RemoteProtocolError):
 
 
 class UnreadableRequest(RemoteProtocolError):
-    """A request whose body is not what its header announces; ``header`` is None where that could not be read either."""
-
-    def __init__(self, message: str, header: RequestHeader | None) -> None:
-        super().__init__(message)
-        self.header = header
+    """Raised for a request whose header is unreadable, or whose body does not match it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedRequest:
-    """A request that has arrived. Record sets in it are views into the frame."""
+    """A decoded request, as a broker receives it.
+
+    Record sets in the request are views of the frame, not copies.
+    """
 
     header: RequestHeader
     request: Request[Any]
-    version: int
 
 
 def read_request(body: bytes | memoryview, accepted: Mapping[type[Request[Any]], range]) -> ReceivedRequest:
-    """Read one whole frame, without its size. ``accepted`` are the requests that are answered, and in which versions.
+    """Decode one whole request frame, without its size; return the request.
+
+    Args:
+        accepted: the supported requests, each with its versions.
 
     Raises UnknownRequest, VersionNotSpoken or UnreadableRequest, each a RemoteProtocolError.
     """
@@ -67,10 +72,10 @@ def read_request(body: bytes | memoryview, accepted: Mapping[type[Request[Any]],
     try:
         header, at = HEADER_CODEC.read(view, 0, len(view))
     except RemoteProtocolError as error:
-        raise UnreadableRequest(str(error), None) from error
+        raise UnreadableRequest(str(error)) from error
     request_class = next((known for known in accepted if known.api == header.api_key), None)
     if request_class is None:
-        raise UnknownRequest(f"request {name_request(header.api_key)} v{header.api_version}: not accepted", header)
+        raise UnknownRequest(f"request {name_request(header.api_key)} v{header.api_version}: not accepted")
     versions = accepted[request_class]
     if header.api_version not in versions:
         spoken = f"{versions.start} to {versions.stop - 1}"
@@ -80,32 +85,32 @@ def read_request(body: bytes | memoryview, accepted: Mapping[type[Request[Any]],
             request_class,
         )
     try:
-        request = compile_codec(request_class, header.api_version).decode(view[at:])
+        codec = compile_codec(request_class, header.api_version)
+        request_body = codec.skip_header_tags(view[at:])
+        # like brokers, ignore bytes behind the request: librdkafka sends three behind a Metadata v12 for all topics
+        request, _ = codec.read(request_body, 0, len(request_body))
     except RemoteProtocolError as error:
-        raise UnreadableRequest(str(error), header) from error
-    return ReceivedRequest(header=header, request=request, version=header.api_version)
+        raise UnreadableRequest(str(error)) from error
+    return ReceivedRequest(header=header, request=request)
 
 
 def name_request(api_key: int) -> str:
-    """Return a request's name, or its key if it is none of ours."""
+    """Return the request name of an API key; the number if it is unknown."""
     return ApiKey(api_key).name if api_key in tuple(ApiKey) else str(api_key)
 
 
-def encode_response(correlation_id: int, response: object, version: int) -> bytes:
-    """Write a whole response frame, with its size. Raises LocalProtocolError for what ``version`` cannot say."""
-    return b"".join(encode_response_pieces(correlation_id, response, version))
-
-
 def encode_response_pieces(correlation_id: int, response: object, version: int) -> list[Any]:
-    """Write a whole response frame, with its size, as pieces to be sent one after the other.
+    """Encode a whole response frame with its size, as pieces to be sent in order.
 
-    A record set that is not ``bytes`` is a piece of its own, the very object that the response has: anything with a
-    length, such as a part of a file that is sent without being read. What stands between two of them is one ``bytes``.
+    A record set that is not ``bytes`` becomes a piece of its own: the object in the response itself, which can be
+    anything with a length, such as a range of a file that is sent without being read. Everything between two such
+    pieces is one ``bytes``.
 
-    Raises LocalProtocolError for what ``version`` cannot say.
+    Raises LocalProtocolError for a value that ``version`` cannot express.
     """
-    written: list[Any] = []
-    compile_codec(type(response), version).write(response, written.append)
+    codec = compile_codec(type(response), version)
+    written: list[Any] = [codec.header_tags]
+    codec.write(response, written.append)
     size = CORRELATION_BYTES + sum(map(len, written))
     if size > MAX_INT32:
         raise LocalProtocolError(f"response of {size} bytes: at most {MAX_INT32} can be sent")

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variable-length integers of record batches: zigzag, seven bits a byte, the lowest first.
+"""Variable-length integers of record batches: zigzag encoding, 7 bits a byte, lowest bits first.
 
-Source: Kafka's ByteUtils.readVarint and readVarlong (KIP-98); a varint has at most 5 bytes, a varlong at most 10.
+Zigzag maps 0, -1, 1, -2 to 0, 1, 2, 3, so that small negative numbers stay short too. Example: 100 becomes 200, which
+is written as the two bytes ``c8 01``.
+
+Source: Kafka's ByteUtils.readVarint and readVarlong (KIP-98). A varint has at most 5 bytes, a varlong at most 10.
 """
 
 from __future__ import annotations
@@ -15,12 +18,18 @@ MAX_VARLONG_BYTES: Final = 10
 
 
 def read_varint(data: bytes | bytearray | memoryview, at: int, end: int) -> tuple[int, int]:
-    """Read an int32 and return it with the position behind it. Raises CorruptMessageError."""
+    """Read an int32 in varint encoding; return it and the position after it.
+
+    Raises CorruptMessageError.
+    """
     return _read(data, at, end, MAX_VARINT_BYTES, 32)
 
 
 def read_varlong(data: bytes | bytearray | memoryview, at: int, end: int) -> tuple[int, int]:
-    """Read an int64 and return it with the position behind it. Raises CorruptMessageError."""
+    """Read an int64 in varint encoding; return it and the position after it.
+
+    Raises CorruptMessageError.
+    """
     return _read(data, at, end, MAX_VARLONG_BYTES, 64)
 
 
@@ -40,7 +49,7 @@ def _read(data: bytes | bytearray | memoryview, at: int, end: int, most: int, bi
 
 
 def encode_varint(value: int) -> bytes:
-    """Write an int32 or int64."""
+    """Return an int32 or an int64 in varint encoding."""
     rest = value << 1 if value >= 0 else (-value << 1) - 1
     encoded = bytearray()
     while rest > 0x7F:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is read beside brokers' answers: ZooKeeper's answers, the payloads of its nodes, the records beside landed data, and
-what the embedded broker is sent: requests, and record sets to be checked, stored and converted.
+what the embedded broker is sent: requests, and record sets to be checked, stored and converted; and message sets of Kafka 0.7.
 
 Part of ``frames``, which damages them: each comes whole with what reads it and with the errors that it may raise. Nodes are
 recorded ones; ZooKeeper's answers are made here, after ``zookeeper.jute``, by none of the code that reads them.
@@ -13,7 +13,7 @@ import json
 import struct
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -25,16 +25,18 @@ from consumerd.offsets.requests import encode_request, parse_request
 from consumerd.offsets.store import OffsetRequest
 from consumerd.sinks.base import QuarantinedUnit
 from consumerd.sinks.quarantine_record import KeptUnit, encode_unit, holds_unit, parse_unit
+from consumerd.wire.compression import Codec
 from consumerd.wire.framing import SIZE_BYTES
-from consumerd.wire.modern.building import NewRecord, build_record_set
-from consumerd.wire.records import Record
+from consumerd.wire.legacy.message_set import build_message_set, compress_message_set
+from consumerd.wire.modern.building import build_record_set
+from consumerd.wire.records import NewRecord, Record
 from consumerd.wire.server_session import read_request
+from consumerd.zk import znodes_legacy
 from consumerd.zk.aiozk_client import AiozkClient, AiozkCodec
 from consumerd.zk.connection import Listener, ZkConnection, ZkReply, ZkRequest
 from consumerd.zk.port import Create, Delete, SetData
 from consumerd.zk.znodes import (
     MalformedZnode,
-    find_generation,
     parse_broker,
     parse_cluster_id,
     parse_controller,
@@ -43,9 +45,12 @@ from consumerd.zk.znodes import (
     parse_registration,
     parse_topic,
 )
+from consumerd.zk.znodes_legacy import find_generation
 from tests.property.test_produced_sets import FORMATS, check_any, check_stored
 from tests.property.test_records_decoding import mend
 from tests.support.frames import REQUESTS, load_frames
+from tests.support.legacy_outcomes import mend_messages, read_either_way
+from tests.support.znode_recordings import LEGACY, load_legacy
 
 PARTITION: Final = TopicPartition.modern("orders", 7)
 _NODES: Final = Path(__file__).parents[1] / "vectors" / "znodes"
@@ -69,7 +74,7 @@ class Document:
 def documents() -> list[Document]:
     """Return all there are, each kind of them about as often as the others."""
     kinds: dict[str, list[Document]] = {}
-    for one in (*_nodes(), *_answers(), _conversation(), *_records(), *_sent()):
+    for one in (*_nodes(), *_answers(), _conversation(), *_records(), *_sent(), *_message_sets()):
         kinds.setdefault(one.name, []).append(one)
     longest = max(map(len, kinds.values()))
     return [kind[index % len(kind)] for index in range(longest) for kind in kinds.values()]
@@ -95,6 +100,7 @@ def _nodes() -> Iterator[Document]:
             kind = _find_kind(place)
             if kind is not None and 0 < len(data) <= _MOST_BYTES:
                 yield Document(f"node {kind}", data, readers[kind], (MalformedZnode,))
+    yield from _legacy_nodes()
     request = OffsetRequest(
         id="a1",
         partition=PARTITION,
@@ -110,6 +116,25 @@ def _nodes() -> Iterator[Document]:
         lambda data: parse_request(data, partition=PARTITION, version=1),
         (OffsetError,),
     )
+
+
+def _legacy_nodes() -> Iterator[Document]:
+    readers: dict[str, Callable[[bytes], object]] = {
+        "brokers/ids": lambda data: znodes_legacy.parse_broker(BrokerId(1), data),
+        "brokers/topics": znodes_legacy.parse_partition_count,
+        "ids": znodes_legacy.parse_registration,
+    }
+    for name in LEGACY:
+        for place, node in load_legacy(name).items():
+            match place.strip("/").split("/"):
+                case ["brokers", "ids" | "topics" as parent, *_]:
+                    kind = f"brokers/{parent}"
+                case ["consumers", _, "ids", _]:
+                    kind = "ids"
+                case _:
+                    continue
+            if node.ephemeral:
+                yield Document(f"node of 0.7 {kind}", node.data, readers[kind], (MalformedZnode,))
 
 
 def _find_kind(place: str) -> str | None:
@@ -320,8 +345,42 @@ def _read_request(data: bytes) -> object:
 def _store(data: bytes) -> None:
     """Check, number and convert a set, half of them with checksums that are put right."""
     mended = bytearray(data)
-    if len(data) % 2:
+    if sum(data) % 2:
         mend(mended)
     check_stored(bytes(mended), 3)
     if not check_any(bytes(mended), 70):
         raise CorruptMessageError("refused, with its place")
+
+
+# -- message sets of Kafka 0.6 and 0.7, which the kernel and Python must read alike
+
+
+def _message_sets() -> Iterator[Document]:
+    payloads = [b"value %d" % row * row for row in range(6)]
+    plain = build_message_set(payloads[:3], magic=0) + build_message_set(payloads)
+    nested = compress_message_set(plain + build_message_set(payloads, codec=Codec.SNAPPY), Codec.GZIP)
+    for name, data in (
+        ("plain", plain),
+        ("gzip", plain + build_message_set(payloads, codec=Codec.GZIP) + plain),
+        ("snappy", build_message_set(payloads, codec=Codec.SNAPPY) * 2 + plain),
+        ("nested", nested + plain),
+    ):
+        yield Document(f"set of 0.7 {name}", data, read_either_way, (CorruptMessageError,))
+        yield Document(f"set of 0.7 {name}, checksums put right", data, _read_mended, (CorruptMessageError,))
+    for codec in (Codec.GZIP, Codec.SNAPPY):
+        # damaged below the checksum of the message around it
+        read = partial(_read_inside, codec)
+        yield Document(f"set of 0.7 inside {codec.name.lower()}", plain * 2, read, (CorruptMessageError,))
+
+
+def _read_mended(data: bytes) -> None:
+    mended = bytearray(data)
+    mend_messages(mended)
+    read_either_way(bytes(mended))
+
+
+def _read_inside(codec: Codec, data: bytes) -> None:
+    mended = bytearray(data)
+    if sum(data) % 2:
+        mend_messages(mended)
+    read_either_way(compress_message_set(bytes(mended), codec) + build_message_set([b"behind"]))

@@ -43,11 +43,11 @@ if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
 from consumerd.errors import CorruptMessageError, RemoteProtocolError, forget_frames  # noqa: E402
-from consumerd.fetch.slices import cut_record_set, first_unit_bytes  # noqa: E402
 from consumerd.model import TopicPartition  # noqa: E402
 from consumerd.net.frames import FrameAssembler  # noqa: E402
 from consumerd.wire import kernel  # noqa: E402
 from consumerd.wire.framing import SIZE_BYTES, encode_frame  # noqa: E402
+from consumerd.wire.modern.extent import find_stop  # noqa: E402
 from consumerd.wire.modern.fetch import (  # noqa: E402
     AbortedTransaction,
     FetchedPartition,
@@ -55,14 +55,15 @@ from consumerd.wire.modern.fetch import (  # noqa: E402
     FetchRequest,
     FetchResponse,
 )
-from consumerd.wire.modern.record_set import decode_record_set, first_unit_size  # noqa: E402
+from consumerd.wire.modern.record_set import decode_record_set  # noqa: E402
+from consumerd.wire.modern.slices import cut_record_set, first_unit_bytes  # noqa: E402
 from consumerd.wire.records import Limits, Record, RecordBatch  # noqa: E402
 from consumerd.wire.schema import Request, compile_codec  # noqa: E402
-from consumerd.wire.session import CORRELATION_BYTES, HEADER_CODEC, ClientSession  # noqa: E402
+from consumerd.wire.session import CORRELATION_BYTES, ClientSession  # noqa: E402
 from tests.fuzz.documents import FAILED, Document, documents  # noqa: E402
 from tests.property.test_records_decoding import mend  # noqa: E402
 from tests.support import verification  # noqa: E402
-from tests.support.frames import VERSIONS, load_frames  # noqa: E402
+from tests.support.frames import VERSIONS, load_frames, split_request  # noqa: E402
 from tests.support.pure import without_kernel  # noqa: E402
 from tests.support.record_sets import RecordSpec, batch, compress, message, record, wrapper  # noqa: E402
 from tests.support.streams import receive  # noqa: E402
@@ -288,9 +289,8 @@ def _asked() -> dict[tuple[type[Request[Any]], int], Request[Any]]:
     asked: dict[tuple[type[Request[Any]], int], Request[Any]] = {}
     for one in load_frames():
         if one.response is not None and one.version in one.request_class.versions:
-            view = memoryview(one.request)[SIZE_BYTES:]
-            _, at = HEADER_CODEC.read(view, 0, len(view))
-            request = compile_codec(one.request_class, one.version).decode(view[at:])
+            _, body = split_request(one)
+            request = compile_codec(one.request_class, one.version).decode(body)
             asked.setdefault((one.request_class, one.version), request)
     return asked
 
@@ -364,7 +364,7 @@ def read_case(case: Case | Damaged, number: int) -> str:
     outcome = "more of the frame is needed"
     try:
         for body in receive(FrameAssembler(MAX_FRAME_BYTES), case.stream, 1 + number % 5000):
-            response = session.receive_frame(body).decode()
+            response = case.request.decode_response(case.version, session.receive_frame(body).body)
             outcome = "an answer"
             if isinstance(response, FetchResponse):
                 outcome = _read_records(response, case, number)
@@ -384,7 +384,7 @@ def _read_records(response: FetchResponse, case: Case, number: int) -> str:
 
 def _read_record_set(answer: FetchedPartition, data: bytes, case: Case, number: int) -> str:
     start = number % 90
-    first_unit_size(data)
+    find_stop(data, 0)
     first_unit_bytes(data)
     pieces = _either_way(lambda: cut_record_set(data, slice_bytes=400, expansion=4.0))
     if any(piece.end <= piece.begin for piece in pieces):

@@ -7,15 +7,12 @@ The first byte of an input says which response, of which version, the rest is re
 from __future__ import annotations
 
 from consumerd.errors import RemoteProtocolError
-from consumerd.wire.framing import SIZE_BYTES
 from consumerd.wire.schema import compile_codec
-from consumerd.wire.session import CORRELATION_BYTES
 from tests.support.frames import VERSIONS, load_frames
 
 CODECS = [compile_codec(request.response, version) for request, version in VERSIONS]
 SEEDS = [
-    bytes([VERSIONS.index((frame.request_class, frame.response_version))])
-    + frame.response[SIZE_BYTES + CORRELATION_BYTES :]
+    bytes([VERSIONS.index((frame.request_class, frame.response_version))]) + frame.response_body
     for frame in load_frames()
     if frame.response is not None
 ]

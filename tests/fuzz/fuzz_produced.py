@@ -6,7 +6,8 @@ The first byte of an input tells whether checksums are put right, so that what t
 
 from __future__ import annotations
 
-from consumerd.wire.modern.building import NewRecord, build_record_set
+from consumerd.wire.modern.building import build_record_set
+from consumerd.wire.records import NewRecord
 from tests.property.test_produced_sets import FORMATS, check_any, check_stored
 from tests.property.test_records_decoding import mend
 

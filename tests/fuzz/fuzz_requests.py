@@ -18,5 +18,5 @@ def fuzz_one(data: bytes) -> None:
         received = read_request(data, ACCEPTED)
     except (UnknownRequest, VersionNotSpoken, UnreadableRequest):
         return
-    codec = compile_codec(type(received.request), received.version)
+    codec = compile_codec(type(received.request), received.header.api_version)
     assert codec.decode(codec.encode(received.request)) == received.request

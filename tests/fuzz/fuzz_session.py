@@ -26,5 +26,5 @@ def fuzz_one(data: bytes) -> None:
     with contextlib.suppress(RemoteProtocolError):
         for piece in (data[:border], data[border:]):
             bodies = receive(frames, piece, len(piece))
-            answered.extend(session.receive_frame(body).correlation_id for body in bodies)
+            answered.extend(session.receive_frame(body).key for body in bodies)
     assert list(range(3 - session.in_flight)) == answered

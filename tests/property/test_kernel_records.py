@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumerd.errors import CorruptMessageError
-from consumerd.fetch.slices import cut_record_set
 from consumerd.model import TopicPartition
 from consumerd.wire import kernel
 from consumerd.wire.kernel import Buffer
 from consumerd.wire.modern.fetch import AbortedTransaction
 from consumerd.wire.modern.record_set import decode_record_set
+from consumerd.wire.modern.slices import cut_record_set
 from consumerd.wire.records import Limits
 from tests.property.test_records_decoding import MAYBE, mend, units
 from tests.support.pure import without_kernel

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from consumerd.model import BrokerId, PartitionKey, TopicPartition
 from consumerd.sinks.lines import encode_lines
 from consumerd.wire import kernel
-from consumerd.wire.records import NO_TIMESTAMP, Record, RecordBatch
+from consumerd.wire.record_fields import NO_TIMESTAMP
+from consumerd.wire.records import Record, RecordBatch
 from tests.support.pure import without_kernel
 from tests.support.record_batches import build_batch, record
 

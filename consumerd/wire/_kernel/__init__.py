@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native kernel: Cython modules, compiled where there was a compiler when consumerd was installed.
+"""Compiled modules of the native kernel; see ``consumerd.wire.kernel``.
 
-Nobody imports them but :mod:`consumerd.wire.kernel`, which says what they promise.
+Import them only through ``consumerd.wire.kernel``: they may be missing, or disabled.
 """

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What Cython's own access to the interpreter's arrays (cpython.array) leaves out. */
+/* Access to array.array beyond that of Cython's cpython.array. */
 #ifndef CONSUMERD_COLUMNS_H
 #define CONSUMERD_COLUMNS_H
 
-/* Whether somebody holds a buffer of the array, which must not move then: Cython resizes without asking. */
+/* True while a buffer of the array is exported. It must not be resized then, and Cython does not check that. */
 #define COLUMN_IS_LENT(column) ((column)->ob_exports > 0)
 
 #endif

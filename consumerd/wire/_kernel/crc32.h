@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* CRC-32 (IEEE 802.3, reflected, polynomial 0xEDB88320) of byte strings of any length, fast for short ones.
+/* CRC-32 (IEEE 802.3, reflected, polynomial 0xEDB88320), also fast for short input.
  *
- * Where the processor multiplies without carries, 16 bytes at a time are folded (Gopal et al., "Fast CRC Computation for
- * Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009, whose constants for this polynomial these are); elsewhere
- * sixteen tables take 16 bytes at a time (slicing). Which of the two is decided when the module is loaded, by crc32_setup,
- * before which nothing else here may be called.
+ * With carry-less multiplication (PCLMULQDQ), 16 bytes at a time are folded; source of method and constants: Gopal
+ * et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009. Otherwise sixteen
+ * tables process 16 bytes at a time (slicing). crc32_setup chooses when the module is loaded; it must be called
+ * before anything else.
  */
 #ifndef CONSUMERD_CRC32_H
 #define CONSUMERD_CRC32_H
@@ -21,7 +21,7 @@
 static uint32_t crc32_tables[16][256];
 static int crc32_folds;
 
-/* Fill the tables; returns whether the processor folds. */
+/* Fill the tables; returns whether the processor supports folding. */
 static int crc32_setup(void) {
     for (uint32_t byte = 0; byte < 256; byte++) {
         uint32_t value = byte;
@@ -41,7 +41,7 @@ static int crc32_setup(void) {
     return crc32_folds;
 }
 
-/* Continue a register (all bits inverted before and after by the caller) over size bytes, by the tables. */
+/* Advance a CRC register over size bytes with the tables. The caller inverts the register before and after. */
 static uint32_t crc32_slice(uint32_t state, const uint8_t *data, size_t size) {
     for (; size >= 16; data += 16, size -= 16) {
         state ^= (uint32_t)data[0] | (uint32_t)data[1] << 8 | (uint32_t)data[2] << 16 | (uint32_t)data[3] << 24;
@@ -66,7 +66,7 @@ static uint32_t crc32_slice(uint32_t state, const uint8_t *data, size_t size) {
 
 #ifdef CRC32_FOLDS
 
-/* Shuffles that move a register's bytes up by 16 - n places (from n) or down by n places (from n + 16); 0xFF gives zero. */
+/* Shuffle masks that move a register's bytes up by 16 - n places (from index n), or down by n places (from n + 16). */
 static const uint8_t crc32_moves[48] = {
     0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF,
     0,    1,    2,    3,    4,    5,    6,    7,    8,    9,    10,   11,   12,   13,   14,   15,
@@ -79,7 +79,7 @@ CRC32_TARGET static inline __m128i crc32_load(const uint8_t *data) {
     return _mm_loadu_si128((const __m128i *)data);
 }
 
-/* Carry x over the distance that the multipliers are for, and add what stands there. */
+/* Advance x by the distance of the multipliers, and add the data there. */
 CRC32_TARGET static inline __m128i crc32_fold(__m128i x, __m128i multipliers, __m128i data) {
     __m128i low = _mm_clmulepi64_si128(x, multipliers, 0x00);
     __m128i high = _mm_clmulepi64_si128(x, multipliers, 0x11);
@@ -108,7 +108,7 @@ CRC32_TARGET static uint32_t crc32_fold_all(uint32_t state, const uint8_t *data,
     for (; end - data >= 16; data += 16)
         x = crc32_fold(x, by_1, crc32_load(data));
     if (data < end) {
-        /* n bytes are left: the first n of x are carried over 16 bytes, of which the rest of x and those are made. */
+        /* n bytes are left: the first n bytes of x are advanced by 16, and added to the rest of x with the n bytes. */
         size_t left = (size_t)(end - data);
         __m128i up = crc32_load(crc32_moves + left), down = crc32_load(crc32_moves + left + 16);
         __m128i last = _mm_blendv_epi8(_mm_shuffle_epi8(x, down), crc32_load(end - 16), down);

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* CRC-32C (Castagnoli; RFC 3720, B.4), reflected, by what the processor has: chosen once, at run time.
+/* CRC-32C (Castagnoli; RFC 3720, B.4), reflected. The implementation is chosen once, at run time.
  *
- * x86 with SSE 4.2 and PCLMULQDQ: the crc32 instruction takes 8 bytes a cycle but answers after three, so three stretches
- * are summed side by side. A register that is followed by n more bytes counts x^(8n) times; that product modulo the
- * polynomial is had by one carry-less multiplication by x^(8n-33), whose 64 bits go into the next crc32 with the data
- * (the instruction itself multiplies by x^32, the reflected product lacks one bit). ARMv8: one stretch. Else: eight tables.
+ * - x86 with SSE 4.2 and PCLMULQDQ: the crc32 instruction accepts 8 bytes per cycle, but has a latency of three
+ *   cycles. So three stretches are processed in parallel and then combined. A register followed by n more bytes has
+ *   to be multiplied by x^(8n) modulo the polynomial. That is one carry-less multiplication by x^(8n-33), whose
+ *   64-bit product is passed to the next crc32 instruction together with its data. (33, because that instruction
+ *   multiplies by x^32, and a reflected product is shifted by one bit.)
+ * - ARMv8 with CRC instructions: one stretch.
+ * - Otherwise: eight tables.
  */
 #ifndef CONSUMERD_CRC32C_H
 #define CONSUMERD_CRC32C_H
@@ -17,7 +20,7 @@
 #define CRC32C_X86 1
 #include <immintrin.h>
 #elif defined(__aarch64__) && !defined(__AARCH64EB__) && defined(__GNUC__) && defined(__linux__)
-#define CRC32C_ARM 1  /* whose instruction takes the lowest byte of a word first */
+#define CRC32C_ARM 1  /* little-endian only: the instruction processes the lowest byte of a word first */
 #include <sys/auxv.h>
 #endif
 
@@ -64,7 +67,7 @@ static inline __attribute__((target("sse4.2"))) uint64_t crc32c_word(uint64_t cr
     return _mm_crc32_u64(crc, word);
 }
 
-/* Take three stretches of `third` bytes; `once` and `twice` are x^(8n-33) for n = third and for twice as much. */
+/* Process three stretches of `third` bytes; `once` and `twice` are x^(8n-33) for n = third and n = 2 * third. */
 static inline __attribute__((target("sse4.2,pclmul"))) uint32_t crc32c_thirds(
     uint32_t crc, const uint8_t *data, size_t third, uint64_t once, uint64_t twice) {
     uint64_t one = crc, two = 0, three = 0, last;
@@ -127,7 +130,7 @@ static uint32_t crc32c_by_armv8(uint32_t crc, const uint8_t *data, size_t size) 
 
 static uint32_t (*crc32c_chosen)(uint32_t, const uint8_t *, size_t) = crc32c_by_table;
 
-/* Prepare and choose; returns the name of what was chosen. Called once, before anything else. */
+/* Fill the tables and choose an implementation; returns its name. Must be called before anything else. */
 static const char *crc32c_choose(void) {
     uint32_t byte, crc;
     int bit, table;

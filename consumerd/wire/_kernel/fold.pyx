@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The null sink's checksum over columns and buffer, without an object a record. Contract: ``consumerd.wire.kernel``.
+"""The null sink's checksum of records, without a Python object per record. Contract: ``consumerd.wire.kernel``.
 
-Short fields are gathered first, since a CRC over many bytes at once is several times as fast as over a hundred at a time.
+Short fields are copied together first, since one CRC over many bytes is several times as fast as many over 100 bytes.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
@@ -32,9 +32,9 @@ cdef extern from *:
     int FOLD_LITTLE_ENDIAN
 
 cdef enum:
-    GATHER_BYTES = 1 << 14  # what is gathered at once: it stays in the nearest cache
-    LONG_BYTES = 1 << 10  # a field of so many bytes is not gathered
-    LENGTHS = 512  # so many lengths are gathered at once
+    GATHER_BYTES = 1 << 14  # buffer for short fields; fits into the first-level cache
+    LONG_BYTES = 1 << 10  # fields from this size on are not copied
+    LENGTHS = 512  # buffer for lengths, in entries
 
 crc32_setup()
 
@@ -42,7 +42,7 @@ crc32_setup()
 cdef bint fold_spans(
     const uint8_t* data, int64_t size, const int64_t* starts, const int64_t* ends, Py_ssize_t count, uint32_t* streams
 ) noexcept nogil:
-    """Add the lengths to the first stream and the bytes to the second; False where a span is not one of the buffer."""
+    """Add lengths to the first stream and bytes to the second; False if a span lies outside of the buffer."""
     cdef uint8_t gathered[GATHER_BYTES]
     cdef int64_t lengths[LENGTHS]
     cdef uint32_t of_lengths = streams[0], of_bytes = streams[1]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Spans put in a row for Arrow, and what a column ranges over. Contract: ``consumerd.wire.kernel``.
+"""Copying of spans into Arrow arrays, and the range of a column. Contract: ``consumerd.wire.kernel``.
 
 Layouts: Arrow columnar format, "Variable-size Binary Layout" and "Validity bitmaps".
 """
@@ -37,7 +37,7 @@ def gather(buffer, const int64_t[::1] starts not None, const int64_t[::1] ends n
 cdef int64_t _measure(
     const int64_t* starts, const int64_t* ends, Py_ssize_t count, int64_t limit, Py_ssize_t* nulls
 ) noexcept nogil:
-    """Return how many bytes the spans have, or -1 for one that is none, and for more than int32 counts."""
+    """Return the total size of the spans; -1 if one is invalid, or if the total exceeds an int32."""
     cdef Py_ssize_t row
     cdef int64_t total = 0
     for row in range(count):
@@ -55,7 +55,7 @@ cdef int64_t _measure(
 cdef int _fill(
     const uint8_t* source, const int64_t* starts, const int64_t* ends, Py_ssize_t count, int64_t total, offsets, data, validity
 ) except -1:
-    """Write what was allocated for it."""
+    """Fill the allocated memory."""
     cdef Py_buffer places, target, bits
     PyObject_GetBuffer(offsets, &places, PyBUF_WRITABLE)
     try:

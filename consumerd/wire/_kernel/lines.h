@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Bytes as the text of JSON strings (RFC 8259, section 7), and as base64 (RFC 4648, section 4) where they are not UTF-8.
+/* Encoding of bytes as JSON strings (RFC 8259, section 7), or as base64 (RFC 4648, section 4) if they are not UTF-8.
  *
- * Escapes are those of Python's json.encoder.encode_basestring: quotation mark, backslash, and what is below a space.
- * UTF-8 is what Python's strict decoder takes (RFC 3629): nothing overlong, no surrogates, nothing above U+10FFFF.
+ * Escapes are those of Python's json.encoder.encode_basestring: quotation mark, backslash, and control characters.
+ * UTF-8 is as strict as in Python's decoder (RFC 3629): no overlong forms, no surrogates, nothing above U+10FFFF.
  *
- * Writers advance by what they wrote, but may store up to LINES_SLACK bytes further, which the caller has room for.
+ * Functions that write return the end of their output, but may overwrite up to LINES_SLACK bytes after it.
  */
 #ifndef CONSUMERD_LINES_H
 #define CONSUMERD_LINES_H
@@ -36,7 +36,7 @@ static inline int lines_is_plain(uint8_t byte) {
     return byte >= 0x20 && byte < 0x80 && byte != '"' && byte != '\\';
 }
 
-/* Return how many bytes the UTF-8 sequence at `at` has, which begins with a byte of 0x80 or more; 0 if it is none. */
+/* Return the length of the UTF-8 sequence at `at`, whose first byte is 0x80 or more; 0 if it is invalid. */
 static inline size_t lines_sequence(const uint8_t *at, const uint8_t *end) {
     uint8_t first = at[0];
     size_t left = (size_t)(end - at);
@@ -54,7 +54,7 @@ static inline size_t lines_sequence(const uint8_t *at, const uint8_t *end) {
 }
 
 #if defined(__SSE2__)
-/* Return a bit for each of 16 bytes that is not plain. */
+/* Return a mask of the bytes, out of 16, that are not plain. */
 static inline unsigned lines_not_plain(__m128i block) {
     __m128i control = _mm_cmpeq_epi8(_mm_min_epu8(block, _mm_set1_epi8(0x1f)), block);
     __m128i quote = _mm_cmpeq_epi8(block, _mm_set1_epi8('"'));
@@ -64,7 +64,7 @@ static inline unsigned lines_not_plain(__m128i block) {
 }
 #endif
 
-/* Copy plain bytes from `*at` on, at most up to `end`; 16 may be read as long as they lie below `limit`. */
+/* Copy plain bytes from `*at` up to `end`. Reads 16 bytes at a time, beyond `end` too, but only below `limit`. */
 static inline uint8_t *lines_copy_plain(uint8_t *out, const uint8_t **at, const uint8_t *end, const uint8_t *limit) {
     const uint8_t *from = *at;
 #if defined(__SSE2__)
@@ -87,7 +87,7 @@ static inline uint8_t *lines_copy_plain(uint8_t *out, const uint8_t **at, const 
     return out;
 }
 
-/* Write the text of a JSON string, without its quotation marks; NULL if the bytes are not UTF-8. */
+/* Write a JSON string without quotation marks; returns NULL if the bytes are not UTF-8. */
 static inline uint8_t *lines_text(uint8_t *out, const uint8_t *at, const uint8_t *end, const uint8_t *limit) {
     for (;;) {
         uint8_t byte;
@@ -112,7 +112,7 @@ static inline uint8_t *lines_text(uint8_t *out, const uint8_t *at, const uint8_t
     }
 }
 
-/* Return how many bytes lines_text would write, -1 if the bytes are not UTF-8. */
+/* Return the size of what lines_text writes; -1 if the bytes are not UTF-8. */
 static inline int64_t lines_text_size(const uint8_t *at, const uint8_t *end) {
     int64_t size = 0;
     while (at < end) {
@@ -153,7 +153,7 @@ static inline uint8_t *lines_base64(uint8_t *out, const uint8_t *at, const uint8
     return out;
 }
 
-/* Write a number in decimal, of at most 20 characters. */
+/* Write a decimal number of at most 20 characters. */
 static inline uint8_t *lines_number(uint8_t *out, int64_t value) {
     static const char pairs[] =
         "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546474849"
@@ -178,7 +178,7 @@ static inline uint8_t *lines_number(uint8_t *out, int64_t value) {
     return out + length;
 }
 
-/* What the bytes of a field are. */
+/* Kinds of a field's bytes. */
 enum { LINES_UNKNOWN, LINES_TEXT, LINES_BINARY };
 
 /* Write  "<name>":"<text>"  or  "<name>_base64":"<digits>"  or  "<name>":null  for a negative start. */
@@ -208,12 +208,12 @@ static inline uint8_t *lines_field(
 
 #define LINES_FIELD_FRAME 32 /* name, quotation marks and colon, or null */
 
-/* Return what lines_field writes at most, by the length alone. */
+/* Return an upper bound of what lines_field writes, from the length alone. */
 static inline int64_t lines_field_most(int64_t start, int64_t end) {
     return LINES_FIELD_FRAME + (start < 0 ? 0 : LINES_MOST_PER_BYTE * (end - start));
 }
 
-/* Return what lines_field writes at most, exactly but for the frame, and say of which kind the bytes are. */
+/* Return an upper bound of what lines_field writes, exact except for the frame; also sets the kind of the bytes. */
 static inline int64_t lines_field_size(const uint8_t *buffer, int64_t start, int64_t end, int *kind) {
     int64_t size;
     if (start < 0) return LINES_FIELD_FRAME;

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Records as JSON lines. Contract: ``consumerd.wire.kernel``; what a line looks like: ``consumerd.sinks.lines``."""
+"""Encoding of records as JSON lines. Contract: ``consumerd.wire.kernel``; format: ``consumerd.sinks.lines``."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.object cimport PyObject
@@ -59,7 +59,7 @@ cdef struct Rows:
 
 
 cdef enum:
-    FRAME = 192  # of a line: the names, four numbers of 20 characters, "null", "[]" and punctuation
+    FRAME = 192  # rest of a line, at most: names, four numbers of 20 characters, "null", "[]" and punctuation
     NO_TIMESTAMP = -1
 
 
@@ -136,7 +136,7 @@ cdef inline bint _is_within(int64_t start, int64_t end, int64_t limit) noexcept 
 
 
 cdef bint _find_spans(const Rows* rows, Py_ssize_t row, Span* key, Span* value, Span* header) noexcept nogil:
-    """Look up where a row's fields are; tell whether that is possible, and the row has an offset behind it."""
+    """Look up the spans of a row; returns whether they are valid, and its next offset is an int64."""
     key.start = rows.key_starts[row]
     key.end = rows.key_ends[row]
     value.start = rows.value_starts[row]
@@ -155,7 +155,7 @@ cdef bint _find_spans(const Rows* rows, Py_ssize_t row, Span* key, Span* value, 
 
 
 cdef inline int64_t _most(const Rows* rows, const Span* key, const Span* value, const Span* header) noexcept nogil:
-    """Return what a row's line has at most, by the lengths of its fields alone."""
+    """Return an upper bound of a line's size, from the lengths of the fields alone."""
     return (
         FRAME + rows.head_length + (header.end - header.start)
         + lines_field_most(key.start, key.end) + lines_field_most(value.start, value.end)
@@ -163,7 +163,7 @@ cdef inline int64_t _most(const Rows* rows, const Span* key, const Span* value, 
 
 
 cdef int64_t _measure(const Rows* rows, Span* key, Span* value, const Span* header) noexcept nogil:
-    """Return what a row's line has at most, close to what it has, by all of its bytes; says what they are."""
+    """Return a tight upper bound of a line's size, from the contents of the fields; also sets their kinds."""
     return (
         FRAME + rows.head_length + (header.end - header.start)
         + lines_field_size(rows.buffer, key.start, key.end, &key.kind)
@@ -172,9 +172,9 @@ cdef int64_t _measure(const Rows* rows, Span* key, Span* value, const Span* head
 
 
 cdef int64_t _room(const Rows* rows, Py_ssize_t row, int64_t enough) noexcept nogil:
-    """Return how much to allocate: for all rows where that is not more than ``enough``, for the first in any case.
+    """Return the size to allocate: for all rows if that is at most ``enough``, but at least for the first row.
 
-    -1 where the first cannot be written.
+    -1 if the first row is invalid.
     """
     cdef Span key, value, header
     cdef Py_ssize_t each
@@ -195,7 +195,7 @@ cdef int64_t _room(const Rows* rows, Py_ssize_t row, int64_t enough) noexcept no
 cdef Py_ssize_t _write(
     const Rows* rows, Py_ssize_t row, int64_t enough, uint8_t* out, int64_t capacity, int64_t* written
 ) noexcept nogil:
-    """Write lines until they are enough, there is no more room or no more row; return the row behind them."""
+    """Write lines until there are ``enough`` bytes, no capacity or no rows; returns the row after them."""
     cdef Span key, value, header
     cdef uint8_t* at = out
     while row < rows.count and at - out < enough:

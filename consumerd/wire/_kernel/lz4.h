@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* LZ4 frames (LZ4 frame format 1.6.1, block format 2018) as Kafka's clients write them, and as others do: blocks of any
- * legal size, packed or not, linked or independent, with or without their checksums, the content's, and its size.
+/* Decompression of LZ4 frames (LZ4 frame format 1.6.1, block format 2018), from Kafka's clients and others: blocks
+ * of any valid size, compressed or not, linked or independent, with or without checksums and content size.
  *
- * No byte outside [in, in + in_size) is read and none outside [out, out + room) written, whatever the bytes say. What is
- * not sound to the last byte gives -1; so do dictionaries, and whatever the format advises against but libraries may read:
- * empty blocks, matches too near to a block's end. What follows the frame is not looked at.
+ * For any input, only bytes in [in, in + in_size) are read, and only bytes in [out, out + room) are written. The
+ * result is -1 for malformed frames, for dictionaries, and for what the format discourages but some libraries read:
+ * empty blocks, and matches too near to a block's end. Bytes after the frame are ignored.
  */
 #ifndef CONSUMERD_LZ4_H
 #define CONSUMERD_LZ4_H
@@ -25,13 +25,14 @@
 #define LZ4_CONTENT_CHECKSUM 0x04
 #define LZ4_RESERVED_OR_DICTIONARY 0x03
 #define LZ4_NOT_PACKED 0x80000000u
-#define LZ4_MOST_RATIO 255 /* more than that no block gives for each of its bytes */
+#define LZ4_MOST_RATIO 255 /* upper bound of a block's compression ratio */
 #define LZ4_LEAST_MATCH 4
-#define LZ4_LAST_LITERALS 5 /* that a block ends with at least, behind a match */
-#define LZ4_LAST_MATCH 12   /* bytes before a block's end that its last match begins at least */
+#define LZ4_LAST_LITERALS 5 /* least number of literals after a block's last match */
+#define LZ4_LAST_MATCH 12   /* least distance of the last match's start from the block's end */
 #define LZ4_WIDE 16
-/* What a sequence that is read fast takes at most (a token, a byte more for each length, literals, an offset), and 11 bytes
- * behind it: a last sequence of so many is one that the format allows; and what it gives, with what is written behind. */
+/* Limits of the fast path. Input: the longest sequence that it reads (a token, one further byte for each length,
+ * literals, an offset), and 11 bytes after it, which make sure that the end-of-block rules hold. Output: the longest
+ * output of such a sequence, and the bytes that may be overwritten after it. */
 #define LZ4_FAST_LITERALS 32
 #define LZ4_FAST_IN 48
 #define LZ4_FAST_OUT (LZ4_FAST_LITERALS + LZ4_LEAST_MATCH + 15 + 254 + 2 * LZ4_WIDE)
@@ -48,7 +49,7 @@ static inline void lz4_copy_wide(uint8_t *to, const uint8_t *from) {
     memcpy(to, bytes, LZ4_WIDE);
 }
 
-/* Repeat what stands at most LZ4_WIDE - 1 bytes before `to`, where LZ4_WIDE bytes may be written behind. */
+/* Copy an overlapping match with an offset below LZ4_WIDE. May overwrite LZ4_WIDE bytes after it. */
 static inline void lz4_repeat(uint8_t *to, int64_t offset, int64_t length) {
     uint8_t pattern[LZ4_WIDE];
     for (int64_t at = 0, from = 0; at < LZ4_WIDE; at++) {
@@ -60,7 +61,7 @@ static inline void lz4_repeat(uint8_t *to, int64_t offset, int64_t length) {
         memcpy(to + done, pattern, LZ4_WIDE);
 }
 
-/* Copy from offset before `to`, which may overlap, where 2 * LZ4_WIDE bytes may be written behind. */
+/* Copy a match, which may overlap with `to`. May overwrite 2 * LZ4_WIDE bytes after it. */
 static inline void lz4_copy_back(uint8_t *to, int64_t offset, int64_t length) {
     if (!LZ4_LIKELY(offset >= LZ4_WIDE)) {
         lz4_repeat(to, offset, length);
@@ -73,7 +74,8 @@ static inline void lz4_copy_back(uint8_t *to, int64_t offset, int64_t length) {
         lz4_copy_wide(to + done, from + done);
 }
 
-/* Add to a length of 15 the bytes that follow it; returns the place behind them, NULL where the block ends before. */
+/* Add the length bytes that follow a length of 15; returns the position after them, or NULL if the block ends
+ * before. */
 static inline const uint8_t *lz4_read_length(const uint8_t *in, const uint8_t *end, int64_t *length) {
     while (in < end) {
         *length += *in;
@@ -83,12 +85,12 @@ static inline const uint8_t *lz4_read_length(const uint8_t *in, const uint8_t *e
     return NULL;
 }
 
-/* Decompress a block to `out`, whose matches reach back to `base`; returns its size, at most `room`, or LZ4_DECLINED. */
+/* Decompress a block, whose matches may reach back to `base`; returns its size, at most `room`, or LZ4_DECLINED. */
 static inline int64_t lz4_block(const uint8_t *in, int64_t in_size, const uint8_t *base, uint8_t *out, int64_t room) {
     const uint8_t *end = in + in_size, *match_at = NULL;
     uint8_t *to = out, *to_end = out + room;
     for (;;) {
-        /* most sequences are short, and neither end is near: nothing is checked but what that does not say */
+        /* fast path: far enough from both ends, so that only the rules that do not follow from that are checked */
         while (end - in >= LZ4_FAST_IN && to_end - to >= LZ4_FAST_OUT) {
             const unsigned token = *in;
             const uint8_t *from = in + 1;
@@ -151,13 +153,13 @@ static inline int64_t lz4_block(const uint8_t *in, int64_t in_size, const uint8_
     }
 }
 
-/* What a frame's header says. */
+/* The header of a frame. */
 typedef struct {
-    int64_t begin, block_bytes, content_size; /* where its blocks begin; most that one gives; -1 where it is not said */
+    int64_t begin, block_bytes, content_size; /* position of the first block; maximum block size; -1 if not declared */
     int flags;
 } lz4_frame;
 
-/* Read the header of a frame; tells whether it is sound, or else only `any_checksum` would be wrong with it. */
+/* Read the header of a frame; returns whether it is valid. With `any_checksum` its checksum is not verified. */
 static inline int lz4_read_header(const uint8_t *in, int64_t in_size, int any_checksum, lz4_frame *frame) {
     if (in_size < LZ4_LEAST_HEADER || xxh32_word(in) != LZ4_MAGIC)
         return 0;
@@ -182,8 +184,8 @@ static inline int lz4_read_header(const uint8_t *in, int64_t in_size, int any_ch
     return 1;
 }
 
-/* Read the head of the block at `at`, which is moved behind it; tells its length, 0 at the frame's end, and whether it is
- * packed. LZ4_DECLINED unless it is there as a whole with its checksum, is not empty, and not larger than blocks may be. */
+/* Read the header of the block at `*at`, which is advanced; returns its length, 0 at the end of the frame, and sets
+ * `*is_packed` to whether it is compressed. Returns LZ4_DECLINED for a block that is truncated, empty or too large. */
 static inline int64_t lz4_block_length(
     const uint8_t *in, int64_t in_size, const lz4_frame *frame, int64_t *at, int *is_packed) {
     if (in_size - *at < 4)
@@ -199,7 +201,8 @@ static inline int64_t lz4_block_length(
     return in_size - *at >= length + (frame->flags & LZ4_BLOCK_CHECKSUMS ? 4 : 0) ? length : LZ4_DECLINED;
 }
 
-/* Return the most that a frame gives by its own account, and no more than its blocks can give; or LZ4_DECLINED. */
+/* Return an upper bound of a frame's decompressed size: the declared one, or what its blocks can hold; or
+ * LZ4_DECLINED. */
 static inline int64_t lz4_most(const uint8_t *in, int64_t in_size, int any_checksum) {
     lz4_frame frame;
     int64_t most = 0, length, at;

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""LZ4, decompressed a whole frame at a time. Contract: ``consumerd.wire.kernel``."""
+"""Decompression of LZ4, one whole frame at a time. Contract: ``consumerd.wire.kernel``."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -12,7 +12,7 @@ cdef extern from "lz4.h" nogil:
     uint32_t xxh32_of(const uint8_t *data, int64_t size)
 
 cdef enum:
-    # The lock is kept for less: to get it back may take longer than to give so much.
+    # Output size below which releasing the interpreter lock costs more than it saves.
     UNLOCKED_BYTES = 16384
 
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Memory of received frames, used again as soon as the last view of it is gone.
+"""Pool of memory for received frames, which is reused as soon as its last view is gone.
 
-A frame of a few megabytes that is made anew each time costs as much as receiving it: the system maps the memory, clears
-every page of it, and takes it back when the frame is dropped. Here it goes back to its pool instead, whoever drops the last
-view and wherever, and the next frame of about that size is received into it. What a frame holds before it is filled is
-whatever stood there before: its owner hands out no more than was received.
+Allocating a frame of a few megabytes costs as much as receiving it: the system maps the memory, clears every page, and
+unmaps it again. Here the memory returns to its pool when its last view is dropped, in any thread, and the next frame of
+about that size is received into it. Memory is not cleared: the owner of a frame must only hand out the bytes received.
 
-Nothing here is read or written but by way of the buffer protocol. All of it happens under the interpreter's lock.
+Example: frames of 4 MiB are received one after the other, and at most three are in use. Three are allocated in all.
+
+Access is through the buffer protocol only. The interpreter lock is held throughout.
 """
 
 cimport cython
@@ -17,8 +18,8 @@ from cpython.pyport cimport PY_SSIZE_T_MAX
 from libc.string cimport memmove
 
 cdef enum:
-    SLOTS = 64  # so many pieces of memory may lie idle
-    GRAIN = 1 << 16  # sizes are rounded up to this, so that frames of nearly the same size fit into each other's memory
+    SLOTS = 64  # largest number of idle pieces
+    GRAIN = 1 << 16  # sizes are rounded up to multiples of this, so that frames of similar size can share memory
 
 
 cdef struct Idle:
@@ -28,16 +29,16 @@ cdef struct Idle:
 
 @cython.final
 cdef class ReceivePool:
-    """Gives out memory for frames; at most ``idle_limit`` bytes of what came back are kept for the next ones.
+    """Allocates memory for frames, and keeps at most ``idle_limit`` bytes of returned memory for the next ones.
 
-    Frames below 64 KiB have memory of their own, which is not kept: for those the allocator is as fast.
+    Memory of frames below 64 KiB is not kept, as the allocator is as fast for those.
     """
 
     cdef readonly Py_ssize_t idle_limit
     cdef readonly Py_ssize_t idle_bytes
-    """What lies here for the next frames."""
+    """Memory kept for the next frames."""
     cdef readonly Py_ssize_t lent_bytes
-    """What is out, with what it was rounded up by."""
+    """Memory in use by frames, including what their sizes were rounded up by."""
     cdef Idle _idle[SLOTS]
     cdef Py_ssize_t _count
 
@@ -49,7 +50,7 @@ cdef class ReceivePool:
         self._shrink(0)
 
     def allocate(self, Py_ssize_t size):
-        """Return writable memory of ``size`` bytes, as a view; what stands in it is undefined. Raises MemoryError."""
+        """Return a view of ``size`` bytes of uninitialized, writable memory. Raises MemoryError."""
         if size < 0:
             raise ValueError("negative size")
         cdef Frame frame = Frame.__new__(Frame)
@@ -57,7 +58,7 @@ cdef class ReceivePool:
         return memoryview(frame)
 
     def trim(self):
-        """Give back to the system what lies idle."""
+        """Return idle memory to the system."""
         self._shrink(0)
 
     cdef int _take(self, Frame frame, Py_ssize_t size) except -1:
@@ -66,7 +67,7 @@ cdef class ReceivePool:
             raise MemoryError()
         capacity = size if size < GRAIN else size + (-size) % GRAIN
         if capacity >= GRAIN:
-            for at in range(self._count - 1, -1, -1):  # the newest first: its pages are still in the caches
+            for at in range(self._count - 1, -1, -1):  # the newest first: its pages may still be in the CPU caches
                 if capacity <= self._idle[at].capacity <= capacity + capacity // 16:
                     best = at
                     break
@@ -113,9 +114,9 @@ cdef class ReceivePool:
 
 
 @cython.final
-@cython.no_gc  # it refers to its pool, which refers to nothing; so the pool is there for as long as the frame is
+@cython.no_gc  # it only refers to its pool, which refers to nothing: no cycle is possible
 cdef class Frame:
-    """Memory that is out; made by :meth:`ReceivePool.allocate` alone, and back in its pool when the last view of it is gone."""
+    """Memory of one frame, from :meth:`ReceivePool.allocate`; it returns to the pool with its last view."""
 
     cdef ReceivePool pool
     cdef void* memory

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Runs of uncompressed messages of magic 0 and 1, read into columns (Kafka protocol guide, "Message sets"; KIP-32):
+/* Decoding of plain messages (magic 0 and 1) into columns. Sources: Kafka protocol guide, "Message sets"; KIP-32.
  *
- * offset int64, size int32, CRC-32 uint32 (of all that follows), magic int8, attributes int8, [timestamp int64, magic 1],
- * key length int32, key, value length int32, value
+ * offset int64, size int32, CRC-32 uint32 (of all that follows), magic int8, attributes int8,
+ * [timestamp int64, magic 1 only], key length int32, key, value length int32, value
  *
- * No byte outside [data, data + end) is read, and no row beyond the room is written, whatever the bytes say.
+ * For any input, only bytes in [data, data + end) are read, and only rows below the capacity are written.
  */
 #ifndef CONSUMERD_MESSAGES_H
 #define CONSUMERD_MESSAGES_H
@@ -14,7 +14,7 @@
 
 #include "crc32.h"
 
-#define MESSAGES_CHECKED_AT 16 /* where the magic is, too */
+#define MESSAGES_CHECKED_AT 16 /* first byte covered by the checksum: the magic */
 #define MESSAGES_NULL -1
 
 static inline uint32_t messages_uint32(const uint8_t *at) {
@@ -31,21 +31,21 @@ static inline int64_t messages_int64(const uint8_t *at) {
     return value > INT64_MAX ? (int64_t)(value - 0x8000000000000000u) + INT64_MIN : (int64_t)value;
 }
 
-/* Where the columns' next rows and the offsets' next segments [first, end) go, and the run so far. */
+/* The columns and the finished segments [first, end) of offsets to fill, and the progress of the run. */
 typedef struct {
     int64_t *timestamps, *key_starts, *key_ends, *value_starts, *value_ends;
     int64_t rows, room;
-    int64_t *segments; /* two numbers each */
+    int64_t *segments; /* two numbers for each */
     int64_t segment_count, segment_room;
-    int64_t first;     /* of the segment that goes on */
-    int64_t following; /* the least offset that may come next */
-    int full;          /* whether there was no room for the next row or segment */
+    int64_t first;     /* first offset of the current segment */
+    int64_t following; /* smallest acceptable offset of the next message */
+    int full;          /* whether the run ended for lack of capacity for a row or a segment */
 } messages_run;
 
-/* Read messages of the kind (magic and attributes) of the one at `at`; returns where the next begins.
+/* Read messages with the magic and attributes of the one at `at`; returns the position after the last one.
  *
- * Stops at once for one that is compressed, where the room is full, and in front of what is cut off, is damaged, contradicts itself, does not ascend or is of
- * another kind.
+ * Reads nothing if they are compressed. Stops at the end of the capacity, and before a message that is truncated,
+ * corrupt or inconsistent, that has other magic or attributes, or whose offset does not ascend.
  */
 static int64_t messages_read(const uint8_t *data, int64_t at, int64_t end, int64_t shift, messages_run *run) {
     int64_t following = run->following, rows = run->rows;
@@ -53,16 +53,16 @@ static int64_t messages_read(const uint8_t *data, int64_t at, int64_t end, int64
     if (end - at <= MESSAGES_CHECKED_AT + 1 || data[at + MESSAGES_CHECKED_AT] > 1 || data[at + MESSAGES_CHECKED_AT + 1] & 7)
         return at;
     const int magic = data[at + MESSAGES_CHECKED_AT], attributes = data[at + MESSAGES_CHECKED_AT + 1];
-    const int64_t head = magic ? 34 : 26; /* of a message without key and value */
+    const int64_t head = magic ? 34 : 26; /* size of a message without key and value */
     for (; end - at >= head; rows++) {
         const uint8_t *message = data + at;
         const int64_t offset = messages_int64(message), stop = at + 12 + messages_int32(message + 8);
         if (stop < at + head || stop > end || message[16] != magic || message[17] != attributes)
             break;
-        if (offset < following || offset == INT64_MAX) /* nothing could follow the greatest */
+        if (offset < following || offset == INT64_MAX) /* the next offset must be an int64 too */
             break;
         const int64_t key_length = messages_int32(message + head - 8);
-        int64_t value_at = at + head; /* behind its length */
+        int64_t value_at = at + head; /* after its length */
         if (key_length < MESSAGES_NULL || key_length > stop - value_at)
             break;
         if (key_length > 0)

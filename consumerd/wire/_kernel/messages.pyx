@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Uncompressed messages of magic 0 and 1, and CRC-32. Contract: ``consumerd.wire.kernel``."""
+"""Plain messages of magic 0 and 1, and CRC-32. Contract: ``consumerd.wire.kernel``."""
 
 from cpython cimport array
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -40,7 +40,7 @@ CRC32 = "pclmulqdq" if crc32_setup() else "table"
 cdef enum:
     SEGMENTS = 1024
     LEAST_MESSAGE = 26
-    # The lock is kept for less: to get it back may take longer than to read that much.
+    # Input size below which releasing the interpreter lock costs more than it saves.
     UNLOCKED_BYTES = 8192
 
 
@@ -120,7 +120,7 @@ def read_messages(
 
 
 cdef class Columns:
-    """The columns that messages fill, with room behind the rows that they have."""
+    """The columns to fill, enlarged beyond their rows."""
 
     cdef messages_run run
     cdef array.array timestamps, key_starts, key_ends, value_starts, value_ends
@@ -148,7 +148,7 @@ cdef class Columns:
         return 0
 
     cdef int grow(self, int64_t count) except -1:
-        """Make room for so many rows more."""
+        """Enlarge all columns by `count` rows."""
         self.resize(self.run.room + count)
         self.run.room += count
         self.run.timestamps = <int64_t *>self.timestamps.data.as_voidptr
@@ -159,5 +159,5 @@ cdef class Columns:
         return 0
 
     cdef int close(self) except -1:
-        """Give the room back that no row took."""
+        """Cut all columns to their rows."""
         return self.resize(self.run.rows)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Runs of batches that are plain but for being compressed, with what the kernel decompresses itself.
+/* Decoding of compressed, otherwise plain batches (magic 2) with the kernel's own codecs; see records.h.
  *
- * Bounded as records.h is: what is decompressed stays within the room, and records within what was.
+ * Decompression stays inside of the room, and records inside of the decompressed data.
  */
 #ifndef CONSUMERD_PACKED_H
 #define CONSUMERD_PACKED_H
@@ -12,8 +12,8 @@
 
 #define PACKED_CODECS (1 << CODEC_SNAPPY | 1 << CODEC_LZ4)
 
-/* Return how many records the packed batches have, by their heads, that stand in a run at `at`: no more than fit into `room`
- * bytes. */
+/* Return the number of records in the run of compressed batches at `at`, according to their headers: at most as many as
+ * fit into `room` bytes. */
 static int64_t count_packed(const uint8_t *data, int64_t at, int64_t size, int64_t room, place_t place) {
     int64_t count = 0;
     head_t head;
@@ -25,7 +25,7 @@ static int64_t count_packed(const uint8_t *data, int64_t at, int64_t size, int64
     return count;
 }
 
-/* Decompress [at, end) of what has such a codec; returns the size of what it gives, which is negative where that is not done. */
+/* Decompress [at, end); returns the decompressed size, or a negative number if it is malformed or does not fit. */
 static int64_t unpack(
     const uint8_t *data, int64_t at, int64_t end, int codec, int any_checksum, uint8_t *out, int64_t room) {
     if (codec == CODEC_LZ4)
@@ -33,8 +33,8 @@ static int64_t unpack(
     return snappy_decompress(data + at, end - at, out, room);
 }
 
-/* Read the run of packed batches at `*at`, their records one behind the other into the room from `*used` on; both are moved on
- * with all else. Says why it ended. */
+/* Read the run of compressed batches at `*at`, decompressing one after the other into the room from `*used` on. Both
+ * are advanced. Returns the reason why it ended. */
 static int read_packed_run(
     const uint8_t *data, int64_t *at, int64_t size, uint8_t *out, int64_t room, int64_t *used, int64_t shift,
     place_t *place, columns_t *to) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Record batches of magic 2 and their records (KIP-98; Kafka's DefaultRecordBatch, DefaultRecord), as columns.
+/* Decoding of record batches (magic 2) into columns. Sources: KIP-98; Kafka's DefaultRecordBatch and DefaultRecord.
  *
- * Nothing here finds fault: whatever is not plain ends the reading in front of it, and the pure Python reader judges. What
- * is accepted is what that reader accepts, so that both give the same. Every read is bounded by the buffer; what heads say
- * is checked before it is used; a buffer that changes meanwhile gives wrong rows at worst, for capacity is checked last.
+ * No errors are reported. Reading stops before the first batch that is not plain, and the Python reader continues
+ * there. Both give the same result for a plain batch.
+ *
+ * Every read stays inside of the buffer, and header fields are checked before use. If another thread modifies the
+ * buffer meanwhile, rows may be wrong, but no memory is overwritten: the capacity of the columns is checked last.
  */
 #ifndef CONSUMERD_RECORDS_H
 #define CONSUMERD_RECORDS_H
@@ -13,33 +15,21 @@
 #include <string.h>
 
 #include "crc32c.h"
-
-#if defined(__GNUC__)
-#define LIKELY(x) __builtin_expect(!!(x), 1)
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-#else
-#define LIKELY(x) (x)
-#define ALWAYS_INLINE static inline
-#endif
+#include "fields.h"
+#include "varints.h"
 
 #define BATCH_HEAD 61
 #define CHECKED_FROM 21
 #define LEAST_LENGTH 49
 #define LEAST_RECORD 7
-#define NULL_SPAN (-1)
-#define CODEC_MASK 0x07
-#define CODEC_NONE 0
-#define CODEC_GZIP 1
-#define CODEC_SNAPPY 2
-#define CODEC_LZ4 3
 #define LOG_APPEND_TIME 0x08
 #define TRANSACTIONAL 0x10
 #define CONTROL 0x20
-#define TYPE_NONE 0 /* as in the column of types */
+#define TYPE_NONE 0 /* values of the type column */
 #define TYPE_CREATE_TIME 1
 #define TYPE_LOG_APPEND_TIME 2
 
-/* Where rows go. The arrays of headers are as long as the last row that has some, and NULL until one does. */
+/* The columns to fill. Those of headers end with the last row that has headers, and are NULL before the first one. */
 typedef struct {
     int64_t *offsets, *timestamps, *key_starts, *key_ends, *value_starts, *value_ends;
     int64_t *header_starts, *header_ends;
@@ -54,102 +44,7 @@ typedef struct {
 
 enum { READ_ON = 0, READ_STOPPED = 1, READ_NEEDS_HEADERS = 2, READ_NEEDS_SEGMENTS = 3, READ_NEEDS_ROWS = 4 };
 
-ALWAYS_INLINE uint32_t load32(const uint8_t *data) {
-    return (uint32_t)data[0] << 24 | (uint32_t)data[1] << 16 | (uint32_t)data[2] << 8 | data[3];
-}
-
-ALWAYS_INLINE int64_t load64(const uint8_t *data) {
-    return (int64_t)((uint64_t)load32(data) << 32 | load32(data + 4));
-}
-
-/* Read a number of up to `most` bytes and `bits` bits below `end`; returns the place behind it, NULL if there is none. */
-static const uint8_t *read_long_number(const uint8_t *at, const uint8_t *end, int most, int bits, uint64_t *number) {
-    uint64_t value = 0;
-    int shift = 0;
-    if (end - at > most)
-        end = at + most;
-    while (at < end) {
-        uint8_t byte = *at++;
-        if (shift == 63 && byte > 1)
-            return NULL;
-        value |= (uint64_t)(byte & 0x7F) << shift;
-        if (byte < 0x80) {
-            if (bits < 64 && value >> bits)
-                return NULL;
-            *number = value;
-            return at;
-        }
-        shift += 7;
-    }
-    return NULL;
-}
-
-/* The same where most numbers have one or two bytes. */
-ALWAYS_INLINE const uint8_t *read_number(const uint8_t *at, const uint8_t *end, int most, int bits, uint64_t *number) {
-    if (LIKELY(end - at >= 2)) {
-        uint32_t low = at[0], high = at[1];
-        if (low < 0x80) {
-            *number = low;
-            return at + 1;
-        }
-        if (LIKELY(high < 0x80)) {
-            *number = (low & 0x7F) | high << 7;
-            return at + 2;
-        }
-    }
-    return read_long_number(at, end, most, bits, number);
-}
-
-ALWAYS_INLINE int64_t unzigzag(uint64_t number) {
-    return (int64_t)(number >> 1 ^ (0 - (number & 1)));
-}
-
-ALWAYS_INLINE const uint8_t *read_varint(const uint8_t *at, const uint8_t *end, int32_t *value) {
-    uint64_t number;
-    at = read_number(at, end, 5, 32, &number);
-    if (LIKELY(at != NULL))
-        *value = (int32_t)unzigzag(number);
-    return at;
-}
-
-/* Read a key or value: its span in the data, null for a length of -1. */
-ALWAYS_INLINE const uint8_t *read_span(
-    const uint8_t *data, const uint8_t *at, const uint8_t *end, int64_t *span_start, int64_t *span_end) {
-    int32_t length;
-    at = read_varint(at, end, &length);
-    if (!LIKELY(at != NULL))
-        return NULL;
-    if (length < 0) {
-        *span_start = *span_end = NULL_SPAN;
-        return length == NULL_SPAN ? at : NULL;
-    }
-    if (!LIKELY(length <= end - at))
-        return NULL;
-    *span_start = at - data;
-    at += length;
-    *span_end = at - data;
-    return at;
-}
-
-/* Tell whether headers fill [at, end): a count, then a key, which is not null, and a value each. */
-static int are_headers(const uint8_t *data, const uint8_t *at, const uint8_t *end) {
-    int32_t count;
-    at = read_varint(at, end, &count);
-    if (at == NULL || count < 0 || count > (end - at) / 2)
-        return 0;
-    while (count--) {
-        int64_t start, stop;
-        at = read_span(data, at, end, &start, &stop);
-        if (at == NULL || start < 0)
-            return 0;
-        at = read_span(data, at, end, &start, &stop);
-        if (at == NULL)
-            return 0;
-    }
-    return at == end;
-}
-
-/* Read the record at `at`; returns where it ends, NULL if it is none. `headers_at` is -1 where it has no headers. */
+/* Read the record at `at`; returns its end, or NULL if it is malformed. `headers_at` is -1 if it has no headers. */
 ALWAYS_INLINE const uint8_t *read_record(
     const uint8_t *data, const uint8_t *at, const uint8_t *end, record_t *record) {
     const uint8_t *stop;
@@ -185,12 +80,12 @@ ALWAYS_INLINE int64_t shifted(int64_t place, int64_t shift) {
     return place < 0 ? NULL_SPAN : place + shift;
 }
 
-/* Tell whether one + other is no int64. */
+/* Return whether one + other overflows an int64. */
 ALWAYS_INLINE int overflows(int64_t one, int64_t other) {
     return other >= 0 ? one > INT64_MAX - other : one < INT64_MIN - other;
 }
 
-/* Write all of a record but its offset and its type into the next row, which there must be. */
+/* Write a record, except for offset and type, into the next row, which must exist. */
 ALWAYS_INLINE void put_record(columns_t *to, const record_t *record, int64_t timestamp, int64_t shift) {
     int64_t row = to->rows;
     to->timestamps[row] = timestamp;
@@ -216,32 +111,33 @@ typedef struct {
     int log_append_time, codec;
 } head_t;
 
-/* Where offsets stand while units go by: the first that is due, the one behind the last unit, the first to keep. */
+/* Progress in offsets: the next expected offset, the offset after the last unit, and the offset that was asked for. See
+ * `position`, `end` and `start` of ColumnBuilder. */
 typedef struct {
     int64_t position, end, start;
     int transactional, left_out;
 } place_t;
 
-/* Tell whether so many records from offset `first` on follow without a hole. */
+/* Return whether `count` records from offset `first` on continue without a gap. */
 static int is_due(int64_t first, int64_t count, const place_t *place) {
     return first >= place->end && first <= place->position && !overflows(first, count);
 }
 
-/* Note that a unit was read that ends before `end`. */
+/* Update the progress after a unit whose next offset is `end`. */
 static void pass_unit(place_t *place, int64_t end) {
     place->end = end;
     if (end > place->position)
         place->position = end;
 }
 
-/* Tell whether a batch follows without a hole, and has none at its end, and whether as many records fit into its bytes. */
+/* Return whether a batch continues without a gap, has none at its end, and is large enough for its record count. */
 static int follows(const head_t *head, int32_t last_delta, int64_t size, const place_t *place) {
     return head->count > 0 && last_delta == head->count - 1 && is_due(head->base_offset, head->count, place) &&
            head->count <= size / LEAST_RECORD;
 }
 
-/* Read the head of the batch at `at` of `size` bytes, whose records are `most` bytes at most where they are compressed; tells
- * whether it is one of the codecs, a bit for each, and else a plain one that follows without a hole. */
+/* Read the header of the batch at `at`; returns whether the batch has one of the codecs (a bit mask), is plain
+ * otherwise, and continues without a gap. `most` is the largest decompressed size of its records. */
 static int read_head(
     const uint8_t *data, int64_t at, int64_t size, int codecs, int64_t most, const place_t *place, head_t *head) {
     const uint8_t *from = data + at;
@@ -271,7 +167,7 @@ static int read_plain_head(const uint8_t *data, int64_t at, int64_t size, const 
     return read_head(data, at, size, 1 << CODEC_NONE, 0, place, head);
 }
 
-/* Return how many records the plain batches have, by their heads, that stand in a run at `at`. */
+/* Return the number of records in the run of plain batches at `at`, according to their headers. */
 static int64_t count_records(const uint8_t *data, int64_t at, int64_t size, place_t place) {
     int64_t count = 0;
     head_t head;
@@ -283,7 +179,7 @@ static int64_t count_records(const uint8_t *data, int64_t at, int64_t size, plac
     return count;
 }
 
-/* Read the records in [at, end), which fill it and are as the head says, without a hole. */
+/* Read the records in [at, end). They must fill it and agree with the header, without gaps. */
 static int read_body(
     const uint8_t *data, const uint8_t *at, const uint8_t *end, const head_t *head, int64_t shift, const place_t *place,
     columns_t *to) {
@@ -315,7 +211,7 @@ static int read_body(
     return READ_ON;
 }
 
-/* Read the records in [at, end) of a batch; of one that cannot be read nothing stays. */
+/* Read the records of a batch in [at, end). On failure, all of its rows are removed again. */
 static int read_block(
     const uint8_t *data, int64_t at, int64_t end, const head_t *head, int64_t shift, place_t *place, columns_t *to) {
     int64_t rows = to->rows, header_rows = to->header_rows;
@@ -331,13 +227,13 @@ static int read_block(
     return READ_ON;
 }
 
-/* Tell whether the checksum of the batch in [at, head->stop) is right. */
+/* Return whether the batch in [at, head->stop) matches its checksum. */
 static int is_intact(const uint8_t *data, int64_t at, const head_t *head) {
     const uint8_t *checked = data + at + CHECKED_FROM;
     return crc32c_of(checked, (size_t)(data + head->stop - checked)) == head->checksum;
 }
 
-/* Read the run of plain batches at `*at`, which is moved on with all else; says why it ended. */
+/* Read the run of plain batches at `*at`, which is advanced; returns the reason why it ended. */
 static int read_run(
     const uint8_t *data, int64_t *at, int64_t size, int64_t shift, place_t *place, columns_t *to) {
     head_t head;
@@ -357,14 +253,14 @@ static int read_run(
 
 #define MOST_SEGMENTS 512
 
-/* Consecutive offset deltas [first, delta), of which the last goes on; `over` are those that are over. */
+/* Segments of consecutive offset deltas: [first, delta) is the current one, `over` are the finished ones. */
 typedef struct {
     int64_t first, delta;
     int64_t over[MOST_SEGMENTS][2];
     int count;
 } segments_t;
 
-/* Read up to `count` records at `*at`, which is moved on; says why it ended. */
+/* Read up to `count` records at `*at`, which is advanced; returns the reason why reading ended. */
 static int read_records(
     const uint8_t *data, int64_t *at, int64_t size, int64_t count, int64_t shift, int64_t base_timestamp,
     columns_t *to, segments_t *segments) {

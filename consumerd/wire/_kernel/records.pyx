@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Record batches of magic 2, compressed wrappers of magic 0 and 1, and the heads of units of any magic. Contract:
-``consumerd.wire.kernel``.
+"""Record batches, compressed wrapper messages, and headers of units. Contract: ``consumerd.wire.kernel``.
 
-What reads bytes is C, in ``records.h``, ``packed.h``, ``wrappers.h`` and ``heads.h``; here columns are made large enough for
-it, and cut to what it wrote.
+C code in ``records.h``, ``packed.h``, ``wrappers.h`` and ``heads.h`` reads the bytes. The functions here enlarge the
+columns before, and cut them to the rows written after.
 """
 
 from cpython cimport array
@@ -67,6 +66,9 @@ cdef extern from "records.h" nogil:
         const uint8_t *data, int64_t *at, int64_t size, int64_t count, int64_t shift, int64_t base_timestamp,
         columns_t *to, segments_t *segments)
 
+cdef extern from "varints.h" nogil:
+    bint are_headers(const uint8_t *data, const uint8_t *at, const uint8_t *end)
+
 cdef extern from "packed.h" nogil:
     int64_t count_packed(const uint8_t *data, int64_t at, int64_t size, int64_t room, place_t place)
     int read_packed_run(
@@ -103,19 +105,19 @@ cdef extern from "heads.h" nogil:
 CRC32C = crc32c_choose().decode()
 crc32_setup()
 
-# What takes less time than this many bytes do is not worth giving the interpreter's lock away, and waiting for it.
+# Input size, in bytes, below which releasing the interpreter lock costs more than it saves.
 cdef enum:
     WORTH_RELEASING = 1 << 16
     WORTH_RELEASING_PACKED = 1 << 13
 
 
-# Shorter columns have so little to give back that asking takes longer.
+# Length below which shrinking a column costs more than it saves.
 cdef enum:
     WORTH_TRIMMING = 1 << 10
 
 
 cdef class _Columns:
-    """The arrays of a ColumnBuilder while they are longer than their rows.
+    """The arrays of a ColumnBuilder, enlarged beyond their rows while C code fills them.
 
     `whole` is whether offsets and types are filled too.
     """
@@ -148,7 +150,7 @@ cdef class _Columns:
             raise ValueError(UNEQUAL)
 
     cdef int widen(self, int64_t more) except -1:
-        """Make room for so many rows more. When that fails nothing is wider."""
+        """Enlarge all columns by `more` rows. If that fails, none is enlarged."""
         cdef bint first = not self.to.rows
         self.to.capacity = self.to.rows + more
         try:
@@ -169,7 +171,7 @@ cdef class _Columns:
         return 0
 
     cdef int widen_headers(self) except -1:
-        """Make room for as many rows of headers."""
+        """Enlarge the header columns to the capacity of the others."""
         fit(self.header_starts, self.to.capacity, False)
         fit(self.header_ends, self.to.capacity, False)
         self.to.header_starts = <int64_t *>self.header_starts.data.as_voidptr
@@ -177,7 +179,7 @@ cdef class _Columns:
         return 0
 
     cdef int narrow(self) except -1:
-        """Have all columns end with their last row."""
+        """Cut all columns to their rows."""
         self.fit(self.to.rows, False)
         fit(self.header_starts, self.to.header_rows, False)
         fit(self.header_ends, self.to.header_rows, False)
@@ -200,7 +202,7 @@ LENT = "cannot resize a column that is exporting buffers"
 
 
 cdef int check(array.array column, Py_ssize_t rows) except -1:
-    """Refuse a column that rows must not be written into: of other numbers, of another length, or seen by somebody."""
+    """Raise for a column that cannot be filled: of another type or length, or with an exported buffer."""
     if column.ob_descr.itemsize != sizeof(int64_t) or len(column) != rows:
         raise ValueError(UNEQUAL)
     if COLUMN_IS_LENT(column):
@@ -209,14 +211,14 @@ cdef int check(array.array column, Py_ssize_t rows) except -1:
 
 
 cdef int fit(array.array column, Py_ssize_t rows, bint exactly) except -1:
-    """Give a column so many rows, with room for half as many more behind them, unless `exactly`, where it has to move."""
+    """Resize a column to `rows`, with a reserve for further growth unless `exactly`."""
     if len(column) == rows:
         return 0
     return array.resize(column, rows) if exactly else array.resize_smart(column, rows)
 
 
 cdef int where(columns, place_t *place) except -1:
-    """Take from the columns where offsets stand."""
+    """Copy the progress in offsets from the columns."""
     place.position = columns.position
     place.end = columns.end
     place.start = columns.start
@@ -226,7 +228,7 @@ cdef int where(columns, place_t *place) except -1:
 
 
 cdef int note(columns, const place_t *place) except -1:
-    """Give it to them again, when no hole has arisen."""
+    """Copy the progress back to the columns. There are no new gaps."""
     columns.position = place.position
     columns.end = place.end
     columns.unattested = None
@@ -322,7 +324,7 @@ def read_packed(data, Py_ssize_t at, Py_ssize_t end, columns, Py_ssize_t limit, 
 
 
 cdef unpack_into(room, int64_t shift, Py_buffer *view, Py_ssize_t at, Py_ssize_t end, columns, place_t *place):
-    """Read packed batches into the room, book them, and return where they end."""
+    """Read compressed batches into the room and commit them; returns the position after them."""
     cdef Py_buffer target
     cdef _Columns to
     cdef int64_t count, stop = at, used = 0
@@ -378,7 +380,7 @@ def read_wrappers(data, Py_ssize_t at, Py_ssize_t end, columns, Py_ssize_t limit
 
 
 cdef unwrap_into(room, int64_t shift, Py_buffer *view, Py_ssize_t at, Py_ssize_t end, columns):
-    """Read wrappers into the room, book them, and return where they end."""
+    """Read wrappers into the room and commit them; returns the position after them."""
     cdef Py_buffer target
     cdef place_t place
     cdef wrapper_run_t run
@@ -501,6 +503,27 @@ def read_records(
         return to.to.rows - rows, stop, found.first, found.delta
     finally:
         PyBuffer_Release(&view)
+
+
+def find_unreadable(data, const int64_t[::1] starts not None, const int64_t[::1] ends not None, /):
+    cdef Py_ssize_t row = 0, count = starts.shape[0]
+    cdef int64_t start, end
+    cdef const uint8_t *head
+    cdef Py_buffer view
+    if ends.shape[0] != count:
+        return None
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        head = <const uint8_t *> view.buf
+        with nogil:
+            while row < count:
+                start, end = starts[row], ends[row]
+                if start >= 0 and not (start <= end <= view.len and are_headers(head, head + start, head + end)):
+                    break
+                row += 1
+    finally:
+        PyBuffer_Release(&view)
+    return row
 
 
 def step_messages(data, Py_ssize_t at, Py_ssize_t until, /):

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Snappy as Kafka's clients write it: a raw block (google/snappy, format_description.txt), or blocks in the framing of
- * xerial/snappy-java's SnappyOutputStream: 8 bytes of magic, two versions of 4, then an int32 length before each block.
+/* Decompression of snappy as Kafka's clients write it: a raw block (google/snappy, format_description.txt), or
+ * blocks in the framing of xerial/snappy-java's SnappyOutputStream: 8 bytes of magic, two int32 versions, then an
+ * int32 length before each block.
  *
- * No byte outside [in, in + in_size) is read and none outside [out, out + room) written, whatever the bytes say. What is
- * not sound to the last byte gives -1.
+ * For any input, only bytes in [in, in + in_size) are read, and only bytes in [out, out + room) are written. The
+ * result is -1 for malformed input.
  */
 #ifndef CONSUMERD_SNAPPY_H
 #define CONSUMERD_SNAPPY_H
@@ -12,14 +13,14 @@
 #include <string.h>
 
 #define SNAPPY_DAMAGED -1
-#define SNAPPY_MOST_BYTES 64 /* that one element gives; it takes three */
+#define SNAPPY_MOST_BYTES 64 /* largest output of an element, which takes three bytes */
 #define SNAPPY_HEADER_BYTES 16
 #define SNAPPY_WIDE 16
-#define SNAPPY_SLACK (SNAPPY_MOST_BYTES + SNAPPY_WIDE) /* what may be written behind what is copied */
+#define SNAPPY_SLACK (SNAPPY_MOST_BYTES + SNAPPY_WIDE) /* bytes that a copy may overwrite after its end */
 
 static const uint8_t snappy_magic[8] = {0x82, 'S', 'N', 'A', 'P', 'P', 'Y', 0};
 
-static const uint32_t snappy_masks[4] = {0, 0xFF, 0xFFFF, 0xFFFFFFFF}; /* of a copy's offset, by kind */
+static const uint32_t snappy_masks[4] = {0, 0xFF, 0xFFFF, 0xFFFFFFFF}; /* masks of a copy's offset, by kind */
 
 static inline void snappy_copy_wide(uint8_t *to, const uint8_t *from) {
     uint8_t bytes[SNAPPY_WIDE];
@@ -27,7 +28,7 @@ static inline void snappy_copy_wide(uint8_t *to, const uint8_t *from) {
     memcpy(to, bytes, SNAPPY_WIDE);
 }
 
-/* Read the varint at the beginning of a block, its size when decompressed; returns how many bytes that takes, 0 for none. */
+/* Read the varint at the beginning of a block, its decompressed size; returns the varint's length, 0 if malformed. */
 static inline int snappy_declared(const uint8_t *in, int64_t in_size, int64_t *declared) {
     uint64_t value = 0;
     for (int count = 0; count < 5 && count < in_size; count++) {
@@ -40,7 +41,7 @@ static inline int snappy_declared(const uint8_t *in, int64_t in_size, int64_t *d
     return 0;
 }
 
-/* Copy length bytes from offset before `to`, which may overlap, where SNAPPY_SLACK bytes may be written behind. */
+/* Copy `length` bytes from `offset` before `to`; both may overlap. May overwrite SNAPPY_SLACK bytes after them. */
 static inline void snappy_copy_back(uint8_t *to, int64_t offset, int64_t length) {
     if (offset >= SNAPPY_WIDE) {
         const uint8_t *from = to - offset;
@@ -96,7 +97,7 @@ static inline int64_t snappy_block(const uint8_t *in, int64_t in_size, uint8_t *
             at += length;
             continue;
         }
-        const int kind = tag & 3, behind = kind == 3 ? 4 : kind; /* bytes of the offset that follow */
+        const int kind = tag & 3, behind = kind == 3 ? 4 : kind; /* bytes of the offset after the tag */
         uint32_t low = 0;
         if (end - in >= 4)
             low = (uint32_t)in[0] | (uint32_t)in[1] << 8 | (uint32_t)in[2] << 16 | (uint32_t)in[3] << 24;
@@ -106,7 +107,7 @@ static inline int64_t snappy_block(const uint8_t *in, int64_t in_size, uint8_t *
         else
             return SNAPPY_DAMAGED;
         in += behind;
-        /* without branches: which kind comes next is anybody's guess */
+        /* without branches, since the kind of the next element cannot be predicted */
         offset = (low & snappy_masks[kind]) | (tag >> 5 << 8 & -(unsigned)(kind == 1));
         length = kind == 1 ? (tag >> 2 & 7) + 4 : (tag >> 2) + 1;
         if (offset == 0 || offset > at || length > declared - at)
@@ -125,7 +126,7 @@ static inline int snappy_is_framed(const uint8_t *in, int64_t in_size) {
     return in_size >= 8 && memcmp(in, snappy_magic, 8) == 0;
 }
 
-/* Return the length of the block at `at` in the framing, whose length is whole and the block, too; or SNAPPY_DAMAGED. */
+/* Return the length of the framed block at `at`, or SNAPPY_DAMAGED if it is truncated. */
 static inline int64_t snappy_block_length(const uint8_t *in, int64_t in_size, int64_t at) {
     if (in_size - at < 4)
         return SNAPPY_DAMAGED;
@@ -133,7 +134,7 @@ static inline int64_t snappy_block_length(const uint8_t *in, int64_t in_size, in
     return length <= INT32_MAX && (int64_t)length <= in_size - at - 4 ? (int64_t)length : SNAPPY_DAMAGED;
 }
 
-/* Return how many bytes all of it declares, no more than so much can give; or SNAPPY_DAMAGED. */
+/* Return the declared decompressed size, at most SNAPPY_MOST_BYTES per input byte; or SNAPPY_DAMAGED. */
 static inline int64_t snappy_size(const uint8_t *in, int64_t in_size) {
     int64_t declared, length, size = 0;
     if (!snappy_is_framed(in, in_size))
@@ -149,7 +150,7 @@ static inline int64_t snappy_size(const uint8_t *in, int64_t in_size) {
     return size;
 }
 
-/* Decompress all of it; returns its size, at most room, or SNAPPY_DAMAGED. */
+/* Decompress a raw block or all framed blocks; returns the size, at most `room`, or SNAPPY_DAMAGED. */
 static inline int64_t snappy_decompress(const uint8_t *in, int64_t in_size, uint8_t *out, int64_t room) {
     if (!snappy_is_framed(in, in_size))
         return snappy_block(in, in_size, out, room);

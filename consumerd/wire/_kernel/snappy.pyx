@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Snappy, decompressed a whole message at a time. Contract: ``consumerd.wire.kernel``."""
+"""Decompression of snappy, one whole message at a time. Contract: ``consumerd.wire.kernel``."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -11,7 +11,7 @@ cdef extern from "snappy.h" nogil:
     int64_t snappy_decompress(const uint8_t *data, int64_t size, uint8_t *out, int64_t room)
 
 cdef enum:
-    # The lock is kept for less: to get it back may take longer than to give so much.
+    # Output size below which releasing the interpreter lock costs more than it saves.
     UNLOCKED_BYTES = 16384
 
 

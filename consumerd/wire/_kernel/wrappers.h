@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Runs of compressed wrappers of magic 0 and 1, with what the kernel decompresses itself (Kafka protocol guide,
- * "Compression"; KIP-31, KIP-32).
+/* Decoding of compressed wrapper messages (magic 0 and 1) with the kernel's own codecs.
  *
- * A wrapper's value is a set of messages. Its offset is that of the last; in magic 0 inner offsets say the same, in magic 1
- * they count from anywhere. As in records.h nothing here finds fault, and what has no hole is booked as Python books it.
- * What is decompressed stays within the room, and messages within what was.
+ * The value of a wrapper is a message set, and its offset that of the last message. Inner offsets are absolute in
+ * magic 0 and relative in magic 1. As in records.h, no errors are reported, and wrappers without gaps give the same
+ * result as in Python. Decompression stays inside of the room, and messages inside of the decompressed data.
+ * Sources: Kafka protocol guide, "Compression"; KIP-31, KIP-32.
  */
 #ifndef CONSUMERD_WRAPPERS_H
 #define CONSUMERD_WRAPPERS_H
@@ -13,19 +13,20 @@
 #include "messages.h"
 #include "packed.h"
 
-/* What a wrapper says of itself; its value stands in [value_at, stop). */
+/* The header of a wrapper; its value is in [value_at, stop). */
 typedef struct {
     int64_t offset, timestamp, value_at, stop;
     int magic, codec, log_append_time;
 } wrapper_t;
 
-/* A run: where it stands in the data and in the room. What the wrapper there gave, behind what is used, and how many messages
- * that has, if it was decompressed already (else 0); for how many rows there should be room then. */
+/* Progress of a run: position in the data, and bytes of the room in use. If the wrapper at `at` is decompressed
+ * already, its `given` bytes lie after those, and have `count` messages; otherwise `count` is 0. `wanted` is the
+ * number of rows to allocate after READ_NEEDS_ROWS. */
 typedef struct {
     int64_t at, used, given, count, wanted;
 } wrapper_run_t;
 
-/* Read the head of the wrapper at `at` of `size` bytes; tells whether it is a whole one, of a codec that is read here. */
+/* Read the header of the wrapper at `at`; returns whether it is complete, and has one of the kernel's codecs. */
 static int read_wrapper_head(const uint8_t *data, int64_t at, int64_t size, wrapper_t *wrapper) {
     const uint8_t *from = data + at;
     int64_t head;
@@ -47,7 +48,7 @@ static int read_wrapper_head(const uint8_t *data, int64_t at, int64_t size, wrap
            (int32_t)load32(data + wrapper->value_at - 4) == wrapper->stop - wrapper->value_at;
 }
 
-/* Return how many messages fill [at, end) by their sizes; 0 where they do not. */
+/* Return the number of messages in [at, end) according to their sizes; 0 if they do not fill it exactly. */
 static int64_t count_messages(const uint8_t *data, int64_t at, int64_t end) {
     int64_t count = 0;
     for (; end - at >= UNIT_HEAD; count++) {
@@ -59,7 +60,7 @@ static int64_t count_messages(const uint8_t *data, int64_t at, int64_t end) {
     return at == end ? count : 0;
 }
 
-/* Verify and decompress the wrapper where the run stands; tells whether it gave what may be messages. */
+/* Verify and decompress the wrapper at `run->at`; returns whether the result can be a message set. */
 static int open_wrapper(const uint8_t *data, const wrapper_t *wrapper, uint8_t *out, int64_t room, wrapper_run_t *run) {
     const uint8_t *from = data + run->at, *checked = from + MESSAGES_CHECKED_AT;
     if (crc32_of(checked, (size_t)(data + wrapper->stop - checked)) != load32(from + 12))
@@ -72,16 +73,17 @@ static int open_wrapper(const uint8_t *data, const wrapper_t *wrapper, uint8_t *
     return run->count > 0;
 }
 
-/* Return for how many rows there should be room if what follows in the data is like this wrapper: no more than there can be. */
+/* Return how many rows to allocate, assuming that the rest of the data resembles this wrapper; limited by the room. */
 static int64_t expect_rows(const wrapper_t *wrapper, const wrapper_run_t *run, int64_t size, int64_t room) {
     const double times = (double)(size - wrapper->stop) / (double)(wrapper->stop - run->at);
-    const double more = (double)run->count * times * 1.125; /* a little too much rather than once more for a little */
+    const double more = (double)run->count * times * 1.125; /* a reserve, to avoid another allocation for a few rows */
     const int64_t most = (room - run->used - run->given) / UNIT_HEAD;
     return run->count + (more < (double)most ? (int64_t)more : most);
 }
 
-/* Read the messages that fill [at, end), whatever kinds they are of, into rows behind the last; returns the row behind them,
- * 0 where there are not only such messages, with consecutive offsets. */
+/* Read the inner messages in [at, end) into new rows; returns the row after them.
+ *
+ * Returns 0 unless they are plain messages of any attributes, with consecutive offsets. */
 static int64_t read_inner(const uint8_t *block, int64_t at, int64_t end, int64_t shift, const columns_t *to) {
     messages_run rows = {
         .timestamps = to->timestamps, .key_starts = to->key_starts, .key_ends = to->key_ends,
@@ -89,7 +91,8 @@ static int64_t read_inner(const uint8_t *block, int64_t at, int64_t end, int64_t
     rows.first = rows.following = load64(block + at);
     while (at < end) {
         const uint8_t *message = block + at;
-        const int64_t row = rows.rows, stop = messages_read(block, at, end, shift, &rows); /* no room for segments: no holes */
+        /* there is no capacity for segments, so that it stops at a gap */
+        const int64_t row = rows.rows, stop = messages_read(block, at, end, shift, &rows);
         if (stop == at)
             return 0;
         const int type = message[17] & LOG_APPEND_TIME ? TYPE_LOG_APPEND_TIME : TYPE_CREATE_TIME;
@@ -99,8 +102,8 @@ static int64_t read_inner(const uint8_t *block, int64_t at, int64_t end, int64_t
     return rows.rows;
 }
 
-/* Read what the wrapper where the run stands gave; tells whether its messages are such as follow without a hole. Of others
- * nothing stays. */
+/* Read the messages of the decompressed wrapper at `run->at`; returns whether they continue without a gap. Otherwise no
+ * row is added. */
 static int read_opened(
     const uint8_t *out, const wrapper_t *wrapper, const wrapper_run_t *run, int64_t shift, place_t *place, columns_t *to) {
     const int64_t first = wrapper->offset - (run->count - 1);
@@ -122,7 +125,7 @@ static int read_opened(
     return 1;
 }
 
-/* Read a run of wrappers, their messages one behind the other into the room; says why it ended. */
+/* Read a run of wrappers, decompressing one after the other into the room; returns the reason why it ended. */
 static int read_wrapper_run(
     const uint8_t *data, int64_t size, uint8_t *out, int64_t room, int64_t shift, wrapper_run_t *run, place_t *place,
     columns_t *to) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* xxHash-32, seed 0 (xxHash specification 0.1.1): what LZ4 frames guard their header, blocks and content with. */
+/* xxHash-32 with seed 0 (xxHash specification 0.1.1): the checksum of headers, blocks and content of LZ4 frames. */
 #ifndef CONSUMERD_XXH32_H
 #define CONSUMERD_XXH32_H
 

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a producer sent, checked before it goes into a log.
+"""Checks of a producer's record set before it is appended to a log.
 
-Found is whatever Kafka's own log refuses (Log.analyzeAndValidateRecords and LogValidator of 1.1): checksums, of the
-messages in a wrapper, too; sizes and lengths; sets within sets; magics that do not match; batches whose count and offsets
-disagree, whose offsets do not begin at 0, or that only brokers write; timestamps, and keys where they are required.
-Stricter than Kafka in two things: nothing may be left over at the end, which Kafka drops silently, and the offsets in a
-batch have no gaps, which it overlooks below 2.4 or corrects.
+Detects what Kafka's own log refuses (Log.analyzeAndValidateRecords and LogValidator of 1.1):
+
+- wrong checksums, also of the messages inside of a wrapper; wrong sizes and lengths;
+- nested wrappers; messages of another magic inside of a wrapper;
+- batches whose count and offsets disagree, whose base offset is not 0, or that only brokers write;
+- timestamps out of range; missing keys where they are required.
+
+Stricter than Kafka in two points: leftover bytes at the end, which Kafka drops silently, and gaps in the offsets of a
+batch, which Kafka below 2.4 does not notice or corrects.
 """
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -22,33 +25,42 @@ from consumerd.wire.checksum import crc32
 from consumerd.wire.columns import ColumnBuilder
 from consumerd.wire.compression import Codec, decompress, expected_size
 from consumerd.wire.modern import record_batch
-from consumerd.wire.modern.entry import CODEC_MASK, ENTRY, ENTRY_BYTES, LOG_APPEND_TIME_FLAG, MAGIC_AT, find_end
+from consumerd.wire.modern.entry import CODEC_MASK, ENTRY, ENTRY_BYTES, LOG_APPEND_TIME_FLAG, MAGIC_AT, UINT32, find_end
 from consumerd.wire.modern.extent import BATCH_MAGIC, UNIT_SIZES
 from consumerd.wire.modern.message_reader import CHECKED_FROM, HEADS, MessageReader, crc_fault
 from consumerd.wire.modern.message_row import measure_row, write_offsets
 from consumerd.wire.modern.message_set import read_wrapper_value
-from consumerd.wire.records import NO_TIMESTAMP, NULL_SPAN, Limits
+from consumerd.wire.record_fields import NO_TIMESTAMP, NULL_SPAN
+from consumerd.wire.records import Limits
 
 _LIMITS: Final = Limits()
 _NOWHERE: Final = TopicPartition.modern("", 0)
-_CHECKSUM: Final = struct.Struct(">I")
 
 
 class TimestampRefused(CorruptMessageError):
-    """A timestamp that is too far away, or that claims to be the broker's; brokers answer INVALID_TIMESTAMP."""
+    """Raised for a timestamp out of range, or with the broker's timestamp type.
+
+    Brokers respond INVALID_TIMESTAMP.
+    """
 
 
 class UnsupportedForFormat(CorruptMessageError):
-    """A batch that says what the log's format cannot; brokers answer UNSUPPORTED_FOR_MESSAGE_FORMAT."""
+    """Raised for a batch with headers or a producer id that the log's format lacks.
+
+    Brokers respond UNSUPPORTED_FOR_MESSAGE_FORMAT.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What is asked of a record set beyond its format.
+    """Requirements of a log on record sets, beyond their format.
 
-    With ``max_difference_ms`` no timestamp may be further than that from ``now_ms``. ``codecs`` are those that are taken;
-    zstd came with 2.1 and is not among them by itself.
-    ``stored_magic`` is what the log converts to, before 2 without headers and producers' ids.
+    Args:
+        keys_required: whether every record needs a key, as in compacted topics.
+        now_ms: the broker's time.
+        max_difference_ms: largest distance of a timestamp from ``now_ms``; None does not check it.
+        codecs: accepted codecs. zstd came with 2.1 and is not accepted by default.
+        stored_magic: the log's message format. Below 2 it has no headers and no producer ids.
     """
 
     keys_required: bool = False
@@ -61,10 +73,15 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Checked bytes ``[at, end)``: a row of messages of one magic, a wrapper, or a batch.
+    """Checked part of a producer's record set, in bytes ``[at, end)``.
 
-    ``count`` records, ``max_timestamp`` the latest of them, -1 for none. ``inner`` is what a wrapper holds, numbered from
-    0 on, kept where its offsets must be written anew. ``decompressed_bytes`` is what was decompressed to check it.
+    It is a batch, a compressed wrapper, or a run of plain messages of one magic.
+
+    Args:
+        count: number of records.
+        max_timestamp: greatest timestamp of the records; -1 for none.
+        inner: decompressed messages of a wrapper, with offsets from 0 on; set only if its offsets must be rewritten.
+        decompressed_bytes: bytes that were decompressed for the check.
     """
 
     at: int
@@ -81,10 +98,10 @@ _ANY: Final = Rules()
 
 
 def check(data: bytes | bytearray | memoryview, rules: Rules = _ANY) -> list[Part]:
-    """Check all that a producer sent. What it says of offsets means nothing, but in a batch.
+    """Check a producer's record set; return its parts: batches, wrappers, runs of messages.
 
-    Raises CorruptMessageError with the byte, or one of its kinds: TimestampRefused, UnsupportedForFormat and
-    DecompressedTooLarge.
+    A producer's offsets are ignored, except for those in a batch, which must begin with 0. Raises CorruptMessageError
+    with the byte position, or its subclasses TimestampRefused, UnsupportedForFormat and DecompressedTooLarge.
     """
     raw = bytes(data)
     checker = _Checker(raw, rules)
@@ -101,7 +118,7 @@ def check(data: bytes | bytearray | memoryview, rules: Rules = _ANY) -> list[Par
 
 
 class _Checker:
-    """Checks a set part by part; what is decompressed for it is limited for all of them together."""
+    """Checks a record set part by part; the decompression limit applies to all parts together."""
 
     def __init__(self, raw: bytes, rules: Rules) -> None:
         self._raw = raw
@@ -109,7 +126,7 @@ class _Checker:
         self._limits = rules.limits
 
     def check_part(self, at: int) -> Part:
-        """Check what begins at ``at``. Raises CorruptMessageError, without the byte."""
+        """Check the part at ``at``. Raises CorruptMessageError without the byte position."""
         raw = self._raw
         stop = find_end(raw, at, UNIT_SIZES)
         if stop is None or stop > len(raw):
@@ -121,7 +138,7 @@ class _Checker:
         return self._check_row(at)
 
     def _refuse_expansion(self, codec: int, packed: memoryview) -> None:
-        """Refuse what is too large by its own account, before any of it is decompressed."""
+        """Raise DecompressedTooLarge for data whose declared size exceeds the limit, before it is decompressed."""
         declared = expected_size(codec, packed)
         if declared > self._limits.decompressed_bytes:
             raise DecompressedTooLarge(
@@ -135,7 +152,10 @@ class _Checker:
     # -- magic 0 and 1
 
     def _check_row(self, at: int) -> Part:
-        """Check messages from ``at`` on; a faulty one ends the part, and begins the next, which finds the fault."""
+        """Check messages from ``at`` on.
+
+        A faulty message ends the part; it is then the first of the next part, where its fault is raised.
+        """
         raw = self._raw
         _refuse_log_append_time(raw, at)
         _, end = measure_row(raw, at)
@@ -155,9 +175,9 @@ class _Checker:
         )
 
     def _check_wrapper(self, at: int, stop: int) -> Part:
-        """Check a wrapper, and then the messages in it as if they stood by themselves."""
+        """Check a wrapper message, and its inner messages as if they were plain ones."""
         raw, rules = self._raw, self._rules
-        (checksum,) = _CHECKSUM.unpack_from(raw, at + ENTRY_BYTES)
+        (checksum,) = UINT32.unpack_from(raw, at + ENTRY_BYTES)
         if crc32(memoryview(raw)[at + CHECKED_FROM : stop]) != checksum:
             raise CorruptMessageError(crc_fault(raw, at, stop, checksum))
         _refuse_log_append_time(raw, at)
@@ -175,11 +195,14 @@ class _Checker:
         whole = bytes(numbered)
         columns = ColumnBuilder(whole, _NOWHERE, 0)
         done = 0
-        while done < len(whole):  # as many times as attributes differ, which mean nothing in here but the codec
+        while done < len(whole):  # one run of equal attributes after the other; except for the codec they are ignored
             done = MessageReader(whole, done, len(whole), 0, columns, len(columns)).read(done)
         _check_columns(columns, rules)
-        if magic:
-            _check_wrapper_offset(ENTRY.unpack_from(raw, at)[0], last_inner)
+        offset = ENTRY.unpack_from(raw, at)[0]
+        # a wrapper of magic 1 has the offset of its last message; librdkafka sends 0, which Kafka accepts
+        # (see AbstractLegacyRecordBatch)
+        if magic and offset and offset < last_inner:
+            raise CorruptMessageError(f"offset {offset} of a wrapper, less than the last one in it, {last_inner}")
         return Part(
             at=at,
             end=stop,
@@ -209,7 +232,7 @@ class _Checker:
         _check_codec(codec, rules)
         if base_offset:
             raise CorruptMessageError(f"a batch with base offset {base_offset}, expected 0")
-        if not count or last_delta + 1 != count:  # so that, as they ascend, there are no gaps between them
+        if not count or last_delta + 1 != count:  # offsets ascend, so equality excludes gaps
             raise CorruptMessageError(f"{count} records up to offset delta {last_delta}")
         if producer_id >= 0 and sequence < 0:
             raise CorruptMessageError(f"sequence {sequence} of producer {producer_id}")
@@ -238,7 +261,7 @@ def _refuse_log_append_time(raw: bytes, at: int) -> None:
 
 
 def _check_inner_heads(block: bytes, magic: int) -> int:
-    """Check how the messages of a set stand side by side; returns the last one's offset."""
+    """Check the headers of a wrapper's inner messages; returns the offset of the last one."""
     at = last = 0
     while at < len(block):
         stop = find_end(block, at)
@@ -252,18 +275,13 @@ def _check_inner_heads(block: bytes, magic: int) -> int:
     return int(ENTRY.unpack_from(block, last)[0])
 
 
-def _check_wrapper_offset(offset: int, last_inner: int) -> None:
-    """A wrapper of magic 1 has its last message's offset; that of librdkafka has 0 (Kafka's AbstractLegacyRecordBatch)."""
-    if offset and offset < last_inner:
-        raise CorruptMessageError(f"offset {offset} of a wrapper, less than the last one in it, {last_inner}")
-
-
 def _check_codec(codec: int, rules: Rules) -> None:
     if codec not in rules.codecs:
         raise CorruptMessageError(f"compression codec {codec} is not taken")
 
 
 def _check_columns(columns: ColumnBuilder, rules: Rules) -> None:
+    """Check keys and timestamps of decoded records."""
     if rules.keys_required and NULL_SPAN in columns.key_starts:
         row = columns.key_starts.index(NULL_SPAN)
         raise CorruptMessageError(f"record {row} has no key, which a compacted topic requires")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What consumers say in a group of protocol type "consumer", version 0 (Kafka's ConsumerProtocol; protocol guide).
+"""Payloads of consumers in a group of protocol type "consumer", version 0 (Kafka's ConsumerProtocol).
 
-In JoinGroup a member subscribes to topics, in SyncGroup it gets partitions; ``user_data`` belongs to the assignor. A
-payload of a later version begins with the fields of version 0, so that it is read as one, and what follows is ignored;
-that is how Kafka's own clients read each other.
+Members subscribe to topics in JoinGroup and receive partitions in SyncGroup. ``user_data`` belongs to the assignor.
+Payloads of later versions begin with the fields of version 0. They are decoded as version 0, and the rest is ignored,
+as Kafka's own clients do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @message
 class ConsumerSubscription:
-    """The topics that a member wants."""
+    """Topics that a group member subscribes to, as sent in JoinGroup."""
 
     version: int = field(INT16, default=0)
     topics: tuple[str, ...] = field(ArrayOf(STRING))
@@ -30,7 +30,7 @@ class ConsumerSubscription:
 
 @message
 class AssignedTopic:
-    """Partitions of one topic."""
+    """Partitions of one topic that are assigned to a group member."""
 
     topic: str = field(STRING)
     partitions: tuple[int, ...] = field(ArrayOf(INT32))
@@ -38,7 +38,7 @@ class AssignedTopic:
 
 @message
 class Assignment:
-    """The partitions that a member gets."""
+    """Partitions assigned to a group member, as sent in SyncGroup."""
 
     version: int = field(INT16, default=0)
     topics: tuple[AssignedTopic, ...] = field(ArrayOf(AssignedTopic))
@@ -49,18 +49,18 @@ _SUBSCRIPTION: Final = compile_codec(ConsumerSubscription, 0)
 _ASSIGNMENT: Final = compile_codec(Assignment, 0)
 
 encode_subscription: Final = _SUBSCRIPTION.encode
-"""Write a subscription. Raises LocalProtocolError."""
+"""Encode a subscription. Raises LocalProtocolError."""
 encode_assignment: Final = _ASSIGNMENT.encode
-"""Write an assignment. Raises LocalProtocolError."""
+"""Encode an assignment. Raises LocalProtocolError."""
 
 
 def decode_subscription(data: bytes | memoryview) -> ConsumerSubscription:
-    """Read a subscription of any version. Raises RemoteProtocolError."""
+    """Decode a subscription of any version. Raises RemoteProtocolError."""
     return _decode(_SUBSCRIPTION, data)
 
 
 def decode_assignment(data: bytes | memoryview) -> Assignment:
-    """Read an assignment of any version. Raises RemoteProtocolError."""
+    """Decode an assignment of any version. Raises RemoteProtocolError."""
     return _decode(_ASSIGNMENT, data)
 
 

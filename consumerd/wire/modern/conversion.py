@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record sets of one magic made into those of another: for clients and for logs of other releases.
+"""Conversion of record sets between magics, for older clients and older log formats.
 
-As in Kafka (AbstractRecords.downConvert and LogValidator of 1.1), records keep their offsets, gaps and all; what is
-compressed stays so, with the same codec; timestamps keep their type where the magic has one; headers, the producer's id
-and control batches are gone below magic 2. Each wrapper becomes a batch and the other way round, a row of messages becomes
-one batch, and an uncompressed batch a row of messages.
+As in Kafka (AbstractRecords.downConvert and LogValidator of 1.1): records keep their offsets, including gaps. What is
+compressed stays compressed with the same codec. Timestamps keep their type if the magic has one. Below magic 2 headers,
+producer ids and control batches are dropped. A wrapper becomes a batch, and a compressed batch a wrapper; a row of
+messages becomes one batch, and an uncompressed batch a row of messages.
+
+Example: a gzip batch (magic 2) with records 10, 11 and 14
+
+- becomes in magic 0 a gzip wrapper with offset 14, and inner messages 10, 11 and 14;
+- becomes in magic 1 a gzip wrapper with offset 14, and inner messages 0, 1 and 4.
+
+A control batch with offset 15 after it is dropped: the client sees a gap.
 """
 
 from __future__ import annotations
@@ -17,14 +24,13 @@ from consumerd.model import TimestampType, TopicPartition
 from consumerd.wire.columns import ColumnBuilder
 from consumerd.wire.modern import message_set, record_batch
 from consumerd.wire.modern.building import NO_HEADERS, build_batch, build_messages
-from consumerd.wire.modern.entry import CODEC_MASK, MAGIC_AT, find_end
-from consumerd.wire.modern.extent import BATCH_MAGIC, UNIT_SIZES
+from consumerd.wire.modern.entry import MAGIC_AT, find_end
+from consumerd.wire.modern.extent import BATCH_MAGIC, UNIT_SIZES, read_codec
 from consumerd.wire.modern.message_row import measure_row
 from consumerd.wire.records import Limits, RecordBatch
 
 _LIMITS: Final = Limits()
 _NOWHERE: Final = TopicPartition.modern("", 0)
-_BATCH_ATTRIBUTES_AT: Final = record_batch.CHECKED_FROM + 1
 _BY_BROKER: Final = TimestampType.LOG_APPEND_TIME + 1
 
 
@@ -36,11 +42,14 @@ def convert(
     leader_epoch: int = 0,
     limits: Limits = _LIMITS,
 ) -> bytes:
-    """Return all records of whole units, whose offsets are right, in ``magic``, as a log keeps them.
+    """Return messages and batches converted to message format ``magic``, for storage in a log.
 
-    ``log_append_time_ms`` becomes the time of those that are converted, as on their way into a log whose topic has the
-    broker's time; ``leader_epoch`` goes into batches that are made. Raises CorruptMessageError with the byte,
-    LocalProtocolError for zstd below magic 2.
+    Args:
+        data: complete messages and batches whose offsets are final.
+        log_append_time_ms: timestamp of all converted records, for topics with LogAppendTime. None keeps timestamps.
+        leader_epoch: leader epoch of created batches.
+
+    Raises CorruptMessageError with the byte position, LocalProtocolError for zstd below magic 2.
     """
     raw = bytes(data)
     pieces = []
@@ -51,7 +60,7 @@ def convert(
             pieces.append(raw[at:end])
         else:
             batch, limits = _read(raw, at, end, limits)
-            pieces.append(_build(batch, _codec(raw, at), magic, log_append_time_ms, leader_epoch))
+            pieces.append(_build(batch, read_codec(raw, at), magic, log_append_time_ms, leader_epoch))
         at = end
     return b"".join(pieces)
 
@@ -64,11 +73,15 @@ def convert_down(
     limits: Limits = _LIMITS,
     most_bytes: int | None = None,
 ) -> bytes:
-    """Return whole units for a client that reads nothing above ``magic``; those that it reads are left as they are.
+    """Return messages and batches converted for a client that reads formats up to ``magic``.
 
-    Of a converted batch that is not compressed, records below ``start``, from where the client wants to read, are left
-    out. The answer ends before a unit that would take more than ``limits`` to decompress, or make it longer than
-    ``most_bytes``, unless it is the first one: the client asks for it next. Raises as :func:`convert`.
+    Those that the client can read are unchanged. The result ends before a message or batch that exceeds the limits,
+    unless it is the first one; the client asks for it next. Raises CorruptMessageError with the byte position.
+
+    Args:
+        start: position that the client asked for. Of converted uncompressed batches, records below it are left out.
+        limits: limits of decompression.
+        most_bytes: size limit of the result.
     """
     raw = bytes(data)
     pieces: list[bytes] = []
@@ -78,7 +91,7 @@ def convert_down(
         if raw[at + MAGIC_AT] <= magic:
             piece = raw[at:end]
         else:
-            codec = _codec(raw, at)
+            codec = read_codec(raw, at)
             try:
                 batch, limits = _read(raw, at, end, limits)
             except DecompressedTooLarge:
@@ -94,26 +107,40 @@ def convert_down(
     return b"".join(pieces)
 
 
-def _find_end(raw: bytes, at: int) -> int:
-    """Return where a row of messages, a wrapper or a batch ends. Raises CorruptMessageError."""
+def find_whole_end(data: bytes) -> int:
+    """Return the position after the last complete message or batch in ``data``.
+
+    The bytes from there on are a message or batch that is cut off. Only headers are read. Raises CorruptMessageError,
+    with the byte position, for an impossible size or magic.
+    """
+    end = 0
+    while (stop := _find_stop(data, end)) is not None and stop <= len(data):
+        end = stop
+    return end
+
+
+def _find_stop(raw: bytes, at: int) -> int | None:
     try:
-        end = find_end(raw, at, UNIT_SIZES)
+        return find_end(raw, at, UNIT_SIZES)
     except CorruptMessageError as error:
         raise CorruptMessageError(f"byte {at} of {len(raw)}: {error}") from None
+
+
+def _find_end(raw: bytes, at: int) -> int:
+    """Return the end of a row of messages, a wrapper or a batch. Raises CorruptMessageError."""
+    end = _find_stop(raw, at)
     if end is None or end > len(raw):
         raise CorruptMessageError(f"byte {at} of {len(raw)}: the last unit is cut off")
-    if raw[at + MAGIC_AT] < BATCH_MAGIC and not _codec(raw, at):
+    if raw[at + MAGIC_AT] < BATCH_MAGIC and not read_codec(raw, at):
         return measure_row(raw, at)[1]
     return end
 
 
-def _codec(raw: bytes, at: int) -> int:
-    is_batch = raw[at + MAGIC_AT] == BATCH_MAGIC
-    return raw[at + (_BATCH_ATTRIBUTES_AT if is_batch else MAGIC_AT + 1)] & CODEC_MASK
-
-
 def _read(raw: bytes, at: int, end: int, limits: Limits) -> tuple[RecordBatch, Limits]:
-    """Read the records in ``[at, end)``, none of a control batch; returns what may be decompressed behind it, too."""
+    """Decode the records in ``[at, end)``, except control records.
+
+    Also returns the limits left for what follows.
+    """
     piece = raw[at:end]
     columns = ColumnBuilder(piece, _NOWHERE, 0)
     place = 0
@@ -133,7 +160,7 @@ def _read(raw: bytes, at: int, end: int, limits: Limits) -> tuple[RecordBatch, L
 def _build(
     batch: RecordBatch, codec: int, magic: int, log_append_time_ms: int | None = None, leader_epoch: int = 0
 ) -> bytes:
-    """Write records, which all have one type of timestamp, in another magic."""
+    """Encode records, which all have the same timestamp type, in another magic."""
     if not len(batch):
         return b""
     if log_append_time_ms is None and batch.timestamp_types[:1] == bytes((_BY_BROKER,)):

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all record sets have in common: entries, which are messages of magic 0 and 1 or record batches of magic 2.
+"""Common beginning of all messages and batches of a record set: offset, size and magic.
 
-Owns the place of offset, size and magic, which is the same in all of them (Kafka's ByteBufferLogInputStream)::
+An *entry* is a message of magic 0 or 1, or a record batch of magic 2. All begin alike, see Kafka's
+ByteBufferLogInputStream::
 
     offset int64, size int32 (of all that follows), 4 bytes, magic int8
+
+Example: an entry at byte 100 with size 50 ends at byte 100 + 12 + 50 = 162, where the next one begins. Its magic is at
+byte 116.
 """
 
 from __future__ import annotations
@@ -13,22 +17,37 @@ from typing import Final
 
 from consumerd.errors import CorruptMessageError
 
+INT32: Final = struct.Struct(">i")
+INT64: Final = struct.Struct(">q")
+UINT32: Final = struct.Struct(">I")
+"""Struct of an unsigned 32-bit number, such as a checksum."""
 ENTRY: Final = struct.Struct(">qi")
-"""What an entry begins with: its offset and its size."""
+"""Struct of the first fields of a message or batch: offset and size."""
 ENTRY_BYTES: Final = ENTRY.size
+SIZE_AT: Final = 8
 MAGIC_AT: Final = 16
+"""Position of the magic byte in a message or batch."""
+ATTRIBUTES_AT: Final = MAGIC_AT + 1
+"""Position of the attributes of a message of magic 0 or 1; a batch has them elsewhere."""
 LEAST_SIZES: Final = (14, 22)
-"""The size of a message without key and value, by magic."""
+"""Value of the size field of a message without key and value, by magic."""
 
 CODEC_MASK: Final = 0x07
+"""Bits of the attributes that are the compression codec, in every magic."""
 LOG_APPEND_TIME_FLAG: Final = 0x08
-"""Of the attributes, in every magic."""
+"""Bit of the attributes that is set if the broker has set the timestamp, in magic 1 and 2."""
 
 
 def find_end(data: bytes | bytearray | memoryview, at: int, least_sizes: tuple[int, ...] = LEAST_SIZES) -> int | None:
-    """Return where the entry at ``at`` ends by its own account, or None where too little of it is there to tell.
+    """Return the position after the message or batch at ``at``, according to its size field.
 
-    ``least_sizes`` are the smallest sizes by magic. Raises CorruptMessageError for an entry that cannot be one.
+    Returns None if there are fewer than 12 bytes of it, which have the offset and the size. The returned position may
+    lie beyond the end of ``data``.
+
+    Args:
+        least_sizes: smallest valid size, by magic.
+
+    Raises CorruptMessageError for an impossible size or magic.
     """
     left = len(data) - at
     if left < ENTRY_BYTES:

@@ -1,38 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetch: record sets from given offsets on (Kafka protocol guide, FetchRequest v0 to v11).
+"""Fetch: record sets from given offsets (Kafka protocol guide, FetchRequest v0 to v11).
 
 | version | adds |
 |---|---|
 | 1 | throttle time |
-| 2 | messages of magic 1 (before it the broker converts down) |
-| 3 | a limit for the whole response; partitions are served in the order asked for (KIP-74) |
+| 2 | messages of magic 1 (before, the broker converts down) |
+| 3 | a size limit for the whole response; partitions are served in the order of the request (KIP-74) |
 | 4 | record batches, magic 2; isolation level, last stable offset, aborted transactions (KIP-98) |
 | 5 | log start offset (KIP-107) |
 | 6 | error 56, KAFKA_STORAGE_ERROR (KIP-112) |
-| 7 | fetch sessions: only what changed is asked for and answered (KIP-227) |
-| 8 | on a quota violation the broker answers first and goes silent then (KIP-219) |
-| 9 | the leader epoch that the client believes in (KIP-320) |
-| 10 | zstd (KIP-110); before it a topic of ``compression.type=zstd`` gets error 76, a producer's own comes as it is |
+| 7 | fetch sessions: requests and responses contain only changes (KIP-227) |
+| 8 | on a quota violation the broker first responds, and then stops reading the connection (KIP-219) |
+| 9 | the leader epoch known to the client (KIP-320) |
+| 10 | zstd (KIP-110); below, topics with ``compression.type=zstd`` get error 76, others return a producer's zstd |
 | 11 | rack of the client, preferred read replica (KIP-392) |
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.declaration import INT8, INT16, INT32, INT64, RECORDS, STRING, ArrayOf, field, message
 from consumerd.wire.primitives import MAX_INT32
-from consumerd.wire.schema import Request
+from consumerd.wire.schema import Request, request
 
 CONSUMER_REPLICA_ID: Final = -1
-"""The ``replica_id`` of whoever is not a broker."""
+"""``replica_id`` of all clients that are not brokers."""
 
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 
 NO_SESSION_ID: Final = 0
-"""Ask for a new session (with :data:`INITIAL_SESSION_EPOCH`) or for none (with :data:`FINAL_SESSION_EPOCH`)."""
+"""Requests a new session (with :data:`INITIAL_SESSION_EPOCH`) or none (with :data:`FINAL_SESSION_EPOCH`)."""
 
 INITIAL_SESSION_EPOCH: Final = 0
 FINAL_SESSION_EPOCH: Final = -1
@@ -42,7 +42,10 @@ FINAL_SESSION_EPOCH: Final = -1
 
 @message
 class AbortedTransaction:
-    """From ``first_offset`` on, what ``producer_id`` wrote up to its next abort marker does not count."""
+    """An aborted transaction in a Fetch response; consumers under ``read_committed`` skip its records.
+
+    These are the batches of ``producer_id`` from ``first_offset`` to the producer's next abort marker.
+    """
 
     producer_id: int = field(INT64)
     first_offset: int = field(INT64)
@@ -50,10 +53,11 @@ class AbortedTransaction:
 
 @message
 class FetchedPartition:
-    """What one partition gave.
+    """Part of a Fetch response for one partition.
 
-    ``record_set`` is a view into the frame and may end in the middle of a message. With an error code it is empty or
-    None, and the offsets are -1. With a ``preferred_read_replica`` it is empty: the records are to be had there.
+    ``record_set`` is a view of the response frame, and may end with a partial message. With an error code it is empty
+    or None, and offsets are -1. With a ``preferred_read_replica`` (a broker id, else -1) it is empty; the records have
+    to be fetched from that replica.
     """
 
     partition: int = field(INT32)
@@ -70,7 +74,7 @@ class FetchedPartition:
 
 @message
 class FetchedTopic:
-    """What one topic's partitions gave."""
+    """Part of a Fetch response for the partitions of one topic."""
 
     topic: str = field(STRING)
     partitions: tuple[FetchedPartition, ...] = field(ArrayOf(FetchedPartition))
@@ -78,7 +82,10 @@ class FetchedTopic:
 
 @message
 class FetchResponse:
-    """What was fetched; within a session, only of partitions with news."""
+    """Fetch response: record sets by topic.
+
+    Within a fetch session, the response has only partitions with new records or other changes.
+    """
 
     throttle_time_ms: int = field(INT32, "1+", default=0)
     error_code: int = field(INT16, "7+", default=0)
@@ -91,7 +98,7 @@ class FetchResponse:
 
 @message
 class FetchPartition:
-    """Where to read one partition from, and how much of it at most."""
+    """Part of a Fetch request for one partition: position and size limit."""
 
     partition: int = field(INT32)
     current_leader_epoch: int = field(INT32, "9+", default=-1)
@@ -102,7 +109,7 @@ class FetchPartition:
 
 @message
 class FetchTopic:
-    """What to read of one topic."""
+    """Part of a Fetch request: the partitions of one topic."""
 
     topic: str = field(STRING)
     partitions: tuple[FetchPartition, ...] = field(ArrayOf(FetchPartition))
@@ -110,19 +117,15 @@ class FetchTopic:
 
 @message
 class ForgottenTopic:
-    """Partitions that a session is to leave out from now on."""
+    """Part of a Fetch request: partitions to remove from the fetch session."""
 
     topic: str = field(STRING)
     partitions: tuple[int, ...] = field(ArrayOf(INT32))
 
 
-@message
+@request(ApiKey.FETCH, versions=range(12), response=FetchResponse)
 class FetchRequest(Request[FetchResponse]):
-    """Read on; the broker waits up to ``max_wait_ms`` until there are ``min_bytes``."""
-
-    api: ClassVar[ApiKey] = ApiKey.FETCH
-    versions: ClassVar[range] = range(12)
-    response: ClassVar[type] = FetchResponse
+    """Fetch request; the broker waits up to ``max_wait_ms`` for ``min_bytes`` of records."""
 
     replica_id: int = field(INT32, default=CONSUMER_REPLICA_ID)
     max_wait_ms: int = field(INT32)

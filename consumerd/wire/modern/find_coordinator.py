@@ -1,26 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FindCoordinator: which broker manages a group (Kafka protocol guide, v0 and v1).
+"""FindCoordinator: the broker that manages a group (Kafka protocol guide, v0 and v1).
 
-ConsumerMetadata in 0.8.2, GroupCoordinator in 0.9 and 0.10. Version 1 adds the coordinators of transactions (KIP-98), a
-message beside the error code, and the throttle time.
+Called ConsumerMetadata in 0.8.2, and GroupCoordinator in 0.9 and 0.10. Version 1 adds coordinators of transactions
+(KIP-98), an error message, and the throttle time.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.declaration import INT8, INT16, INT32, STRING, field, message
-from consumerd.wire.schema import Request
+from consumerd.wire.schema import Request, request
 
 GROUP: Final = 0
+"""Value of ``key_type`` that asks for the coordinator of a group."""
 TRANSACTION: Final = 1
-"""What ``key_type`` says of ``key``."""
+"""Value of ``key_type`` that asks for the coordinator of a transactional id."""
+FIRST_WITH_KEY_TYPE: Final = 1
 
 
 @message
 class FindCoordinatorResponse:
-    """The coordinator; with an error code ``node_id`` is -1, ``host`` empty and ``port`` -1."""
+    """FindCoordinator response: the coordinator's address.
+
+    With an error code ``node_id`` and ``port`` are -1, and ``host`` is empty.
+    """
 
     throttle_time_ms: int = field(INT32, "1+", default=0)
     error_code: int = field(INT16, default=0)
@@ -30,13 +35,9 @@ class FindCoordinatorResponse:
     port: int = field(INT32)
 
 
-@message
+@request(ApiKey.FIND_COORDINATOR, versions=range(2), response=FindCoordinatorResponse)
 class FindCoordinatorRequest(Request[FindCoordinatorResponse]):
-    """Find it; any broker may be asked. ``key`` is the group's id."""
-
-    api: ClassVar[ApiKey] = ApiKey.FIND_COORDINATOR
-    versions: ClassVar[range] = range(2)
-    response: ClassVar[type] = FindCoordinatorResponse
+    """Request for the coordinator of the group or transactional id ``key``; any broker can answer."""
 
     key: str = field(STRING)
     key_type: int = field(INT8, "1+", default=GROUP)

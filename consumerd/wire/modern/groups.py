@@ -1,31 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests of group members, and those that look at groups from outside (Kafka protocol guide, since 0.9).
+"""Requests of group members, and requests that describe groups (Kafka protocol guide, since 0.9).
 
-A member joins, which ends when all have joined and one of them is the leader; syncs, which ends when the leader has said
-who gets what; and sends heartbeats until one says that the others join again. What members say in ``metadata`` and
-``assignment`` is the business of their protocol type: see ``consumer_protocol`` for consumers.
+1. A member sends JoinGroup. The response comes when all members have joined, and names one of them as leader.
+2. All members send SyncGroup, the leader with the assignment. The response is the member's part of it.
+3. Members send Heartbeat until a response tells them to join again.
 
-All of them have version 1 for the throttle time alone (0.11), but JoinGroup: its version 1 adds the time that members
-have for joining again (KIP-62), and its version 2 the throttle time.
+Contents of ``metadata`` and ``assignment`` depend on the protocol type; ``consumer_protocol`` has those of consumers.
+
+Version 1 of these requests adds the throttle time (0.11), except for JoinGroup: there version 1 adds the rebalance
+timeout (KIP-62), and version 2 the throttle time.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.declaration import BYTES, INT16, INT32, STRING, ArrayOf, field, message
-from consumerd.wire.schema import Request
+from consumerd.wire.schema import Request, request
 
 NO_MEMBER_ID: Final = ""
-"""Joins as a new member, who learns its id from the answer."""
+"""``member_id`` of a new member; the response has its id."""
 
 # -- JoinGroup
 
 
 @message
 class JoinedMember:
-    """A member, and what it said of itself for the protocol that was chosen."""
+    """A group member in the JoinGroup response, with its metadata for the chosen protocol."""
 
     member_id: str = field(STRING)
     metadata: bytes = field(BYTES)
@@ -33,7 +35,10 @@ class JoinedMember:
 
 @message
 class JoinGroupResponse:
-    """The new generation. ``members`` is empty for all but the leader; with an error ``generation_id`` is 0."""
+    """JoinGroup response: the new generation of the group.
+
+    ``members`` is empty for all members but the leader. With an error code ``generation_id`` is 0.
+    """
 
     throttle_time_ms: int = field(INT32, "2+", default=0)
     error_code: int = field(INT16, default=0)
@@ -46,22 +51,22 @@ class JoinGroupResponse:
 
 @message
 class GroupProtocol:
-    """A protocol that a member knows (for consumers: an assignor), and what it says of itself in it."""
+    """A protocol that a group member supports, with the member's metadata for it.
+
+    For consumers a protocol is an assignor, such as ``range``.
+    """
 
     name: str = field(STRING)
     metadata: bytes = field(BYTES)
 
 
-@message
+@request(ApiKey.JOIN_GROUP, versions=range(3), response=JoinGroupResponse)
 class JoinGroupRequest(Request[JoinGroupResponse]):
-    """Join, or join again. ``protocols`` in the order in which they are liked.
+    """Request to join, or rejoin, a group; ``protocols`` is in order of preference.
 
-    ``rebalance_timeout_ms`` -1, as in version 0: as long as the session.
+    ``member_id`` is empty for a new member. ``rebalance_timeout_ms`` -1 means the session timeout, which version 0
+    always uses.
     """
-
-    api: ClassVar[ApiKey] = ApiKey.JOIN_GROUP
-    versions: ClassVar[range] = range(3)
-    response: ClassVar[type] = JoinGroupResponse
 
     group_id: str = field(STRING)
     session_timeout_ms: int = field(INT32)
@@ -76,7 +81,7 @@ class JoinGroupRequest(Request[JoinGroupResponse]):
 
 @message
 class SyncGroupResponse:
-    """What the leader has given to this member; empty with an error."""
+    """SyncGroup response: the assignment of this member; empty with an error code."""
 
     throttle_time_ms: int = field(INT32, "1+", default=0)
     error_code: int = field(INT16, default=0)
@@ -85,19 +90,15 @@ class SyncGroupResponse:
 
 @message
 class MemberAssignment:
-    """What a member gets."""
+    """Assignment of one group member, as the leader sends it."""
 
     member_id: str = field(STRING)
     assignment: bytes = field(BYTES)
 
 
-@message
+@request(ApiKey.SYNC_GROUP, versions=range(2), response=SyncGroupResponse)
 class SyncGroupRequest(Request[SyncGroupResponse]):
-    """Wait for the assignment; the leader brings it."""
-
-    api: ClassVar[ApiKey] = ApiKey.SYNC_GROUP
-    versions: ClassVar[range] = range(2)
-    response: ClassVar[type] = SyncGroupResponse
+    """Request for a member's assignment; the leader's request contains that of all members."""
 
     group_id: str = field(STRING)
     generation_id: int = field(INT32)
@@ -110,19 +111,15 @@ class SyncGroupRequest(Request[SyncGroupResponse]):
 
 @message
 class HeartbeatResponse:
-    """Whether the member is still one; REBALANCE_IN_PROGRESS asks it to join again."""
+    """Heartbeat response; REBALANCE_IN_PROGRESS tells the member to rejoin."""
 
     throttle_time_ms: int = field(INT32, "1+", default=0)
     error_code: int = field(INT16, default=0)
 
 
-@message
+@request(ApiKey.HEARTBEAT, versions=range(2), response=HeartbeatResponse)
 class HeartbeatRequest(Request[HeartbeatResponse]):
-    """Say that the member lives."""
-
-    api: ClassVar[ApiKey] = ApiKey.HEARTBEAT
-    versions: ClassVar[range] = range(2)
-    response: ClassVar[type] = HeartbeatResponse
+    """Request that keeps a group member alive."""
 
     group_id: str = field(STRING)
     generation_id: int = field(INT32)
@@ -131,19 +128,15 @@ class HeartbeatRequest(Request[HeartbeatResponse]):
 
 @message
 class LeaveGroupResponse:
-    """Whether it was a member."""
+    """LeaveGroup response; an error code if the sender was no member."""
 
     throttle_time_ms: int = field(INT32, "1+", default=0)
     error_code: int = field(INT16, default=0)
 
 
-@message
+@request(ApiKey.LEAVE_GROUP, versions=range(2), response=LeaveGroupResponse)
 class LeaveGroupRequest(Request[LeaveGroupResponse]):
-    """Leave now rather than when the session ends."""
-
-    api: ClassVar[ApiKey] = ApiKey.LEAVE_GROUP
-    versions: ClassVar[range] = range(2)
-    response: ClassVar[type] = LeaveGroupResponse
+    """Request to leave a group at once, instead of when the session times out."""
 
     group_id: str = field(STRING)
     member_id: str = field(STRING)
@@ -154,7 +147,10 @@ class LeaveGroupRequest(Request[LeaveGroupResponse]):
 
 @message
 class DescribedMember:
-    """A member, from where it speaks, and what it has; metadata and assignment are empty while the group is not stable."""
+    """A group member in the DescribeGroups response.
+
+    Metadata and assignment are empty while the group is not stable.
+    """
 
     member_id: str = field(STRING)
     client_id: str = field(STRING)
@@ -165,7 +161,7 @@ class DescribedMember:
 
 @message
 class DescribedGroup:
-    """A group; one that the coordinator does not know is in state Dead."""
+    """A group in the DescribeGroups response; state Dead if the coordinator does not know it."""
 
     error_code: int = field(INT16, default=0)
     group_id: str = field(STRING)
@@ -177,26 +173,25 @@ class DescribedGroup:
 
 @message
 class DescribeGroupsResponse:
-    """The groups asked for."""
+    """DescribeGroups response: the requested groups with their members."""
 
     throttle_time_ms: int = field(INT32, "1+", default=0)
     groups: tuple[DescribedGroup, ...] = field(ArrayOf(DescribedGroup))
 
 
-@message
+@request(ApiKey.DESCRIBE_GROUPS, versions=range(2), response=DescribeGroupsResponse)
 class DescribeGroupsRequest(Request[DescribeGroupsResponse]):
-    """Describe these groups; to be sent to their coordinator."""
-
-    api: ClassVar[ApiKey] = ApiKey.DESCRIBE_GROUPS
-    versions: ClassVar[range] = range(2)
-    response: ClassVar[type] = DescribeGroupsResponse
+    """Request for the state and members of groups; sent to their coordinator."""
 
     groups: tuple[str, ...] = field(ArrayOf(STRING))
 
 
 @message
 class GroupListing:
-    """A group; ``protocol_type`` is empty for one that only commits offsets."""
+    """A group in the ListGroups response.
+
+    ``protocol_type`` is empty for a group that only commits offsets.
+    """
 
     group_id: str = field(STRING)
     protocol_type: str = field(STRING)
@@ -204,17 +199,13 @@ class GroupListing:
 
 @message
 class ListGroupsResponse:
-    """The groups that the broker coordinates."""
+    """ListGroups response: the groups that the broker coordinates."""
 
     throttle_time_ms: int = field(INT32, "1+", default=0)
     error_code: int = field(INT16, default=0)
     groups: tuple[GroupListing, ...] = field(ArrayOf(GroupListing))
 
 
-@message
+@request(ApiKey.LIST_GROUPS, versions=range(2), response=ListGroupsResponse)
 class ListGroupsRequest(Request[ListGroupsResponse]):
-    """Has no fields."""
-
-    api: ClassVar[ApiKey] = ApiKey.LIST_GROUPS
-    versions: ClassVar[range] = range(2)
-    response: ClassVar[type] = ListGroupsResponse
+    """Request for the groups that a broker coordinates; it has no fields."""

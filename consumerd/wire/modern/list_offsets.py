@@ -1,31 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ListOffsets: a partition's first offset, its next one, or the first from a time on (guide: OffsetRequest, v0 to v2).
+"""ListOffsets: log start offset, log end offset, or first offset of a time.
 
-Version 0 gives start offsets of log segments, newest first, up to ``max_num_offsets``, and by time only as exactly as
-segments are modified. From version 1 on it is one offset, by the records' own timestamps (KIP-79); version 2 adds the
-isolation level and the throttle time. The topics of response v2 follow the throttle time.
+Source: Kafka protocol guide, OffsetRequest v0 to v2. Version 0 returns start offsets of log segments, newest first, up
+to ``max_num_offsets``. Lookup by time is only as precise as the segments' modification times. From version 1 on it
+returns one offset, by the timestamps of records (KIP-79). Version 2 adds the isolation level, and the throttle time
+before the topics of the response.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.declaration import INT8, INT16, INT32, INT64, STRING, ArrayOf, field, message
-from consumerd.wire.schema import Request
+from consumerd.wire.schema import Request, request
 
 LATEST_TIMESTAMP: Final = -1
-"""Asks for the next offset to be written (under ``read_committed``: the last stable offset)."""
+"""Special timestamp that asks for the log end offset; under ``read_committed``, for the last stable offset."""
 
 EARLIEST_TIMESTAMP: Final = -2
-"""Asks for the first offset that the broker still holds."""
+"""Special timestamp that asks for the log start offset."""
 
 # -- response
 
 
 @message
 class ListedPartition:
-    """The answer for one partition: ``offsets`` in version 0, ``timestamp`` and ``offset`` (-1: none) from 1 on."""
+    """Part of a ListOffsets response for one partition.
+
+    Version 0 has ``offsets``. Later versions have ``offset`` (-1: none found) and ``timestamp``, that of the found
+    record in ms since the epoch.
+    """
 
     partition: int = field(INT32)
     error_code: int = field(INT16, default=0)
@@ -36,7 +41,7 @@ class ListedPartition:
 
 @message
 class ListedTopic:
-    """The answers for one topic."""
+    """Part of a ListOffsets response for one topic."""
 
     topic: str = field(STRING)
     partitions: tuple[ListedPartition, ...] = field(ArrayOf(ListedPartition))
@@ -44,7 +49,7 @@ class ListedTopic:
 
 @message
 class ListOffsetsResponse:
-    """The answers."""
+    """ListOffsets response: offsets by topic and partition."""
 
     throttle_time_ms: int = field(INT32, "2+", default=0)
     topics: tuple[ListedTopic, ...] = field(ArrayOf(ListedTopic))
@@ -55,7 +60,11 @@ class ListOffsetsResponse:
 
 @message
 class ListPartition:
-    """Which offset to look up: by time in ms, or one of the two special timestamps."""
+    """Part of a ListOffsets request for one partition.
+
+    ``timestamp`` is a time in ms since the epoch, or a special number: -1 for the log end offset, -2 for the log start
+    offset.
+    """
 
     partition: int = field(INT32)
     timestamp: int = field(INT64)
@@ -64,19 +73,15 @@ class ListPartition:
 
 @message
 class ListTopic:
-    """What to look up in one topic."""
+    """Part of a ListOffsets request for one topic."""
 
     topic: str = field(STRING)
     partitions: tuple[ListPartition, ...] = field(ArrayOf(ListPartition))
 
 
-@message
+@request(ApiKey.LIST_OFFSETS, versions=range(3), response=ListOffsetsResponse)
 class ListOffsetsRequest(Request[ListOffsetsResponse]):
-    """Look offsets up; to be sent to the partitions' leader."""
-
-    api: ClassVar[ApiKey] = ApiKey.LIST_OFFSETS
-    versions: ClassVar[range] = range(3)
-    response: ClassVar[type] = ListOffsetsResponse
+    """Request for offsets by time, or of the log's ends; sent to the partitions' leader."""
 
     replica_id: int = field(INT32, default=-1)
     isolation_level: int = field(INT8, "2+", default=0)

@@ -1,14 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of magic 0 and 1 that are not compressed. Layout: Kafka protocol guide ("Message sets"), KIP-32::
+"""Plain messages of magic 0 and 1. Layout: Kafka protocol guide ("Message sets"), KIP-32::
 
     offset int64, size int32, CRC-32 uint32 (of all that follows), magic int8, attributes int8,
     [timestamp int64, magic 1 only], key length int32, key, value length int32, value
 
-How messages are read fast. Most sets hold messages that differ in their values only, or not even in the lengths of
-those. So three readers take turns: :meth:`MessageReader._read_rows` verifies many messages of one layout at once, a
-column of bytes by a column of bytes; :meth:`MessageReader._read_similar` unpacks each message's head as a whole; both
-verify the checksums of many messages in one pass (:func:`_rows_intact`). :meth:`MessageReader._read_each` reads whatever
-there is, and is the only one that finds fault. Where the native kernel is there it takes the place of the other two.
+Example: in magic 1, a message with null key and a value of 8 bytes has 12 + 22 + 8 = 42 bytes, and a size field of 30.
+In a row of them, bytes 8-11, 50-53, 92-95... are all ``00 00 00 1e``.
+
+Performance: messages of a set mostly differ only in their values, or not even in their sizes. Three readers take turns,
+the most specialized first:
+
+- :meth:`MessageReader._read_rows`: runs of messages of one size. Verifies one byte column at a time for many messages.
+- :meth:`MessageReader._read_similar`: runs that differ only in their values. Unpacks the fields before the value with
+  one struct.
+- :meth:`MessageReader._read_each`: all other messages. Only this one raises errors.
+
+The first two verify the checksums of many messages in one pass (see :func:`_rows_intact`). The native kernel, if
+present, replaces them.
 """
 
 from __future__ import annotations
@@ -22,7 +30,7 @@ from typing import Any, Final
 
 from consumerd.errors import CorruptMessageError
 from consumerd.wire import kernel
-from consumerd.wire.checksum import crc32
+from consumerd.wire.checksum import crc32, span_crc32
 from consumerd.wire.columns import (
     CREATE_TIME,
     LOG_APPEND_TIME,
@@ -35,37 +43,48 @@ from consumerd.wire.columns import (
     extend_values,
 )
 from consumerd.wire.kernel import Buffer
-from consumerd.wire.modern.entry import ENTRY_BYTES, LOG_APPEND_TIME_FLAG, MAGIC_AT
-from consumerd.wire.records import NO_TIMESTAMP, NULL_SPAN
+from consumerd.wire.modern.entry import ENTRY_BYTES, INT32, LOG_APPEND_TIME_FLAG, MAGIC_AT
+from consumerd.wire.record_fields import NO_TIMESTAMP, NULL_SPAN
 
 CHECKED_FROM: Final = 16
-"""The first byte of an entry that the message's checksum covers."""
+"""Position in a message of the first byte that its checksum covers."""
 HEADS: Final = (struct.Struct(">qiIBBii"), struct.Struct(">qiIBBqii"))
-"""An entry and its message up to the value's length, as it stands where the key is null, by magic."""
+"""Structs of a message from its offset to its value length, by magic, for a null key."""
+KEY_LENGTH_AT: Final = tuple(head.size - 8 for head in HEADS)
+"""Position of the key length in a message, by magic."""
 
-_INT32: Final = struct.Struct(">i")
 _MOST_OFFSET: Final = (1 << 63) - 1
 _NULLS: Final = array("q", [NO_TIMESTAMP])
 _TYPES: Final = (CREATE_TIME, LOG_APPEND_TIME)
 
 _LEAST_ROWS: Final = 6
-"""Fewer messages at once are not worth the way of :meth:`MessageReader._read_rows`."""
+"""Smallest number of messages for which :meth:`MessageReader._read_rows` pays off."""
 _FIRST_ROWS: Final = 512
-"""How many messages are taken for rows at first; eight times as many after each success."""
+"""Messages tried as rows at first; 8 times as many after each success."""
 _SIMILAR_BYTES: Final = 1 << 16
-"""How much is sealed by :meth:`MessageReader._read_similar` in one pass."""
+"""Bytes that :meth:`MessageReader._read_similar` verifies in one pass."""
 
 CYCLE: Final = 1 << 16
+"""Number of consecutive offsets after which the two lowest bytes repeat."""
 LOW: Final = bytes(range(256)) * 256
+"""Byte column of the lowest bytes of CYCLE consecutive offsets."""
 HIGH: Final = b"".join(bytes((value,)) * 256 for value in range(256))
-"""The two lowest bytes of CYCLE consecutive offsets."""
+"""Byte column of the second-lowest bytes of CYCLE consecutive offsets."""
 
 
 class MessageReader:
-    """Reads messages that are not compressed, of one magic and with the same attributes, into the columns.
+    """Decodes plain messages of one magic and with equal attributes into the columns.
 
-    ``shift`` turns positions in ``data`` into positions in the columns' buffer. ``segments`` holds the offsets that
-    were read, ``following`` the least that may come next.
+    Args:
+        data: the messages, fetched or decompressed.
+        at: position of the first message in ``data``.
+        end: position in ``data`` at which to stop.
+        shift: position in the columns' buffer minus position in ``data``.
+        following: smallest acceptable offset of the first message.
+
+    Attributes:
+        segments: offsets of the messages read, as ranges ``(first, end)``.
+        following: smallest acceptable offset of the next message.
     """
 
     def __init__(self, data: Buffer, at: int, end: int, shift: int, columns: ColumnBuilder, following: int) -> None:
@@ -78,19 +97,23 @@ class MessageReader:
         self._magic = data[at + MAGIC_AT]
         self._attributes = data[at + MAGIC_AT + 1]
         self._type = _TYPES[bool(self._attributes & LOG_APPEND_TIME_FLAG)] if self._magic else NO_TYPE
-        self._first = following  # of the segment that goes on
-        self._shape = (0, 0, 0)  # of the last message: its size, lengths of its key and value
-        self._repeats = False  # whether the last message has the size of the one before
+        self._first = following  # first offset of the current segment
+        self._shape = (0, 0, 0)  # the last message: its size, the lengths of its key and value
+        self._repeats = False  # whether the last two messages have the same size
 
     def read(self, at: int) -> int:
-        """Read as far as it goes and return the position behind. Raises CorruptMessageError if that is nothing."""
+        """Read messages from position ``at`` on; return the position after the last one read.
+
+        Stops before a message of another kind, and before one that cannot be read. Raises CorruptMessageError if that
+        is the first one.
+        """
         native = kernel.messages
         at = self._read_all(at) if native is None else self._read_natively(native, at)
         self._close_segment(self.following)
         return at
 
     def _read_natively(self, native: kernel.MessagesKernel, at: int) -> int:
-        """Read what the kernel takes, and one by one what it stops in front of."""
+        """Read with the kernel, and read one message in Python each time that it stops."""
         columns, begun = self._columns, at
         while True:
             rows = len(columns)
@@ -101,7 +124,7 @@ class MessageReader:
             if at == self._end:
                 return at
             stop = self._read_each(at, 1, first=at == begun)
-            if stop == at or self.following > _MOST_OFFSET:  # which is no int64 any more
+            if stop == at or self.following > _MOST_OFFSET:  # the kernel cannot be called with more than an int64
                 return stop
             at = stop
 
@@ -132,14 +155,15 @@ class MessageReader:
         self._first = following
 
     def _read_each(self, at: int, most: int, *, first: bool) -> int:
-        """Read up to ``most`` messages, one by one.
+        """Read up to ``most`` messages one by one.
 
-        Stops before what cannot be read; raises CorruptMessageError for it when ``first`` and nothing was read.
+        Returns the position after them. Stops before a message that cannot be read. If that is the first one and
+        ``first`` is set, CorruptMessageError is raised.
         """
         data, end, shift, columns = self._data, self._end, self._shift, self._columns
         magic, attributes, following = self._magic, self._attributes, self.following
         head = HEADS[magic]
-        unpack, head_size, unpack_int32 = head.unpack_from, head.size, _INT32.unpack_from
+        unpack, head_size, unpack_int32 = head.unpack_from, head.size, INT32.unpack_from
         size = last_size = key_length = value_length = 0
         timestamp = NO_TIMESTAMP
         rows = len(columns)
@@ -209,9 +233,10 @@ class MessageReader:
         return at
 
     def _read_similar(self, at: int) -> int:
-        """Read messages with keys of the last one's length and values of any; returns the position behind them.
+        """Read messages that differ in field sizes only by their values.
 
-        All of them are verified in one pass as by :func:`_rows_intact`; if they do not match, none is taken.
+        They are compared with the last message read. Returns the position after them. All of them are verified in one
+        pass, as in :func:`_rows_intact`. If that fails, none is read.
         """
         data, columns = self._data, self._columns
         key_length = self._shape[1]
@@ -219,6 +244,7 @@ class MessageReader:
         kind = self._magic << 8 | self._attributes
         overhead = head_size - ENTRY_BYTES
         region = data[at : min(at + _SIMILAR_BYTES, self._end)]
+        # a copy, in which each checksum is moved behind the message that it covers: see _rows_intact
         image = bytearray(region)
         image += bytes(CHECKED_FROM)
         seal = _SEAL.pack_into
@@ -270,7 +296,10 @@ class MessageReader:
         return at + place
 
     def _read_rows(self, at: int, most: int) -> int:
-        """Read up to ``most`` messages of the last one's shape and return the position behind them."""
+        """Read messages whose fields all have the sizes of the last message read.
+
+        At most ``most`` of them. Returns the position after them.
+        """
         data, following, shift, columns = self._data, self.following, self._shift, self._columns
         size, key_length, value_length = self._shape
         stride = ENTRY_BYTES + size
@@ -281,11 +310,13 @@ class MessageReader:
         key_field = HEADS[self._magic].size - 8
         value_field = key_field + 4 + max(key_length, 0)
         high = (following >> 16).to_bytes(6, "big", signed=True)
+        # Fields that are equal in all rows: each byte column must be constant. ``count`` shrinks to the rows for which
+        # that holds.
         for place, field in (
-            (8, _INT32.pack(size)),
+            (8, INT32.pack(size)),
             (MAGIC_AT, bytes((self._magic, self._attributes))),
-            (key_field, _INT32.pack(key_length)),
-            (value_field, _INT32.pack(value_length)),
+            (key_field, INT32.pack(key_length)),
+            (value_field, INT32.pack(value_length)),
             (0, high),
         ):
             for column_at, byte in enumerate(field, at + place):
@@ -293,6 +324,7 @@ class MessageReader:
                     return at
                 column = bytes(data[column_at : at + count * stride : stride])
                 count = agreement(column, bytes((byte,)) * count)
+        # The two lowest bytes of the offsets: consecutive numbers.
         for column_at, cycle in ((at + 6, HIGH), (at + 7, LOW)):
             column = bytes(data[column_at : at + count * stride : stride])
             count = agreement(column, cycle[low : low + count])
@@ -312,16 +344,17 @@ class MessageReader:
 
 @functools.lru_cache(maxsize=256)
 def _similar_head(magic: int, key_bytes: int) -> tuple[Callable[[Buffer, int], tuple[Any, ...]], int]:
-    """Return what unpacks an entry up to its value, whose key has so many bytes, and the size of that.
+    """Return the unpacker of an entry up to its value, and its size in bytes.
 
-    Offset, size, checksum, magic and attributes, timestamp (nothing in magic 0), lengths of key and value.
+    Applies to keys of ``key_bytes``. It unpacks offset, size, checksum, magic and attributes as one number, timestamp
+    (empty in magic 0), and the lengths of key and value.
     """
     head = struct.Struct(f">qiIH{'q' if magic else '0s'}i{key_bytes}xi")
     return head.unpack_from, head.size
 
 
 def _int64_column(data: Buffer, at: int, end: int, stride: int) -> array[int]:
-    """Return the big-endian int64 that stands at ``at`` and at each ``stride`` behind."""
+    """Return the big-endian int64 at ``at``, ``at + stride``... as a column."""
     rows = len(range(at, end, stride))
     image = bytearray(8 * rows)
     for byte in range(8):
@@ -333,22 +366,27 @@ def _int64_column(data: Buffer, at: int, end: int, stride: int) -> array[int]:
 
 
 _SEAL: Final = struct.Struct("<I8x4s")
-"""What stands behind a message's body in the copy that :func:`_rows_intact` describes."""
+"""Checksum, zero bytes and _RESET, written behind each message in the copy that :func:`_rows_intact` describes."""
 _RESET: Final = bytes.fromhex("f2cc0c16")
-"""What brings the CRC-32 register back to its start after a message, its own checksum and eight zero bytes."""
+"""Bytes that reset the CRC-32 register to its initial value, after a message, its checksum and eight zero bytes."""
 _RESIDUE: Final = 0x2144DF1C
-"""The CRC-32 of anything that is followed by its own CRC-32, lowest byte first."""
+"""CRC-32 of any data followed by its own CRC-32, lowest byte first."""
 
 
 def _rows_intact(data: Buffer, at: int, stride: int, count: int) -> bool:
-    """Return whether all of ``count`` messages, a ``stride`` apart, match their checksums, in one pass over them.
+    """Return whether ``count`` messages at distance ``stride`` match their checksums, in one CRC pass.
 
-    A CRC register that reads a message and then the message's own checksum is left at one known value, whatever the
-    message was. So in a copy each checksum is moved behind the body that it is of, where the next entry's offset was,
-    and the rest of that entry's head is replaced by bytes that turn the known value into the register's start. A
-    message that does not match leaves a difference; one alone always shows at the end, since what follows maps
-    different registers to different ones. Differences of several cancel with probability 2**-32, which is how often a
-    CRC-32 over all of them, as magic 2 has it, would miss them.
+    A CRC register that has read a message and then the message's own checksum has a constant value. In a copy of the
+    messages, each checksum is therefore moved behind its message, over the next entry's offset. The rest of the next
+    entry's header is replaced by bytes that reset the register. One CRC over the whole copy then has a known value if
+    all messages are intact::
+
+        as received   [offset size crc | body] [offset size crc | body] ...
+        copy                            [body   crc 0 0 reset | body   crc ...
+
+    A single message that does not match always changes the result, because equal bytes map different registers to
+    different ones. Faults of several messages cancel each other with probability 2**-32: as often as the CRC-32 over a
+    whole batch, as in magic 2, misses a fault.
     """
     image = bytearray(data[at : at + count * stride])
     image += bytes(4)
@@ -362,11 +400,5 @@ def _rows_intact(data: Buffer, at: int, stride: int, count: int) -> bool:
 
 
 def crc_fault(data: Buffer, at: int, stop: int, checksum: int) -> str:
-    """Return what is wrong with a message whose checksum differs."""
+    """Return the error text for the message ``data[at:stop]``, whose checksum is wrong."""
     return f"CRC-32 is {span_crc32(data, at + CHECKED_FROM, stop):#010x}, the message says {checksum:#010x}"
-
-
-def span_crc32(data: Buffer, begin: int, end: int) -> int:
-    """Return the CRC-32 of ``data[begin:end]``, which is not copied."""
-    native = kernel.messages
-    return crc32(memoryview(data)[begin:end]) if native is None else native.crc32(data, begin, end)

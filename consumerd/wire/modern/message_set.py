@@ -1,12 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Message sets: magic 0 (0.8, 0.9) and magic 1 (0.10), and what newer brokers keep of them after an upgrade.
+"""Message sets of magic 0 (Kafka 0.8, 0.9) and magic 1 (0.10).
 
-Owns the compressed wrappers that hold sets of messages; plain messages belong to ``message_reader``. Source: Kafka
-protocol guide ("Message sets", "Compression"), KIP-31 (relative offsets), KIP-32 (timestamps).
+Newer brokers keep them after an upgrade.
 
-A wrapper's value is a compressed message set, and its offset that of the set's last message. Inner offsets are absolute
-in a wrapper of magic 0; in one of magic 1 they count from any base, usually 0, and the last of them stands for the
-wrapper's own. With LOG_APPEND_TIME on the wrapper its timestamp holds for all inner messages.
+Owns compressed wrapper messages; plain messages belong to ``message_reader``. Sources: Kafka protocol guide ("Message
+sets", "Compression"), KIP-31 (relative offsets), KIP-32 (timestamps).
+
+The value of a wrapper message is a compressed message set. The wrapper's offset is that of its last message. Offsets of
+the inner messages are absolute in magic 0. In magic 1 they are relative, usually from 0, and the last one corresponds
+to the wrapper's offset. A wrapper with LOG_APPEND_TIME passes its own timestamp on to all inner messages.
+
+Example: messages 105, 106 and 107 in one wrapper, and the same after compaction removed 106:
+
+=====  ==============  ==================  ========================  =================
+magic  wrapper offset  inner offsets       inner, after compaction   decoded
+=====  ==============  ==================  ========================  =================
+0      107             105, 106, 107       105, 107                  105, (106), 107
+1      107             0, 1, 2             0, 2                      105, (106), 107
+=====  ==============  ==================  ========================  =================
 """
 
 from __future__ import annotations
@@ -16,25 +27,40 @@ from array import array
 from typing import Final
 
 from consumerd.errors import CorruptMessageError
+from consumerd.wire.checksum import span_crc32
 from consumerd.wire.columns import LOG_APPEND_TIME, ColumnBuilder, Segment
 from consumerd.wire.compression import decompress
 from consumerd.wire.kernel import Buffer
-from consumerd.wire.modern.entry import CODEC_MASK, ENTRY, ENTRY_BYTES, LOG_APPEND_TIME_FLAG, MAGIC_AT, find_end
-from consumerd.wire.modern.message_reader import CHECKED_FROM, HEADS, MessageReader, crc_fault, span_crc32
-from consumerd.wire.records import NULL_SPAN, Limits
+from consumerd.wire.modern.entry import (
+    CODEC_MASK,
+    ENTRY,
+    ENTRY_BYTES,
+    INT32,
+    INT64,
+    LOG_APPEND_TIME_FLAG,
+    MAGIC_AT,
+    find_end,
+)
+from consumerd.wire.modern.message_reader import CHECKED_FROM, HEADS, MessageReader, crc_fault
+from consumerd.wire.record_fields import NULL_SPAN
+from consumerd.wire.records import Limits
 
 _WRAPPER: Final = struct.Struct(">qiIBB")
-"""An entry and its message up to what the magic decides."""
-_INT32: Final = struct.Struct(">i")
-_INT64: Final = struct.Struct(">q")
+"""Entry and message header, up to the fields that differ by magic."""
 _LEAST_OFFSET: Final = -(1 << 63)
 
 
 def read_messages(data: Buffer, at: int, end: int, columns: ColumnBuilder, limits: Limits) -> int:
-    """Read what stands at ``at``, which is a whole message of magic 0 or 1, and what follows of the same kind.
+    """Decode the message at ``at``, and those of the same kind that follow, into ``columns``.
 
-    Commits what it reads and returns the position behind it. Raises CorruptMessageError (without coordinates) when the
-    message at ``at`` is corrupt; another one that is ends the reading before it.
+    The first one must be complete, and of magic 0 or 1. If it is a compressed wrapper, only the wrapper is decoded.
+    Returns the position after the decoded messages. Raises CorruptMessageError (without partition and offset) if the
+    first one is corrupt; a later corrupt one ends the run before it.
+
+    Args:
+        at: position of the first message in ``data``, the fetched bytes.
+        end: position in ``data`` at which to stop.
+        columns: receives the messages.
     """
     if data[at + MAGIC_AT + 1] & CODEC_MASK:
         offset, size = ENTRY.unpack_from(data, at)
@@ -49,7 +75,7 @@ def read_messages(data: Buffer, at: int, end: int, columns: ColumnBuilder, limit
 
 
 class _WrapperReader:
-    """Reads the compressed set at ``unit_at`` of the fetched data, and those that stand in it."""
+    """Decodes the wrapper message at ``unit_at`` of the fetched data, and wrappers nested in it."""
 
     def __init__(self, unit_at: int, columns: ColumnBuilder, limits: Limits) -> None:
         self._unit_at = unit_at
@@ -57,7 +83,10 @@ class _WrapperReader:
         self._limits = limits
 
     def read(self, data: Buffer, at: int, stop: int, level: int = 1) -> list[Segment]:
-        """Read the messages in the wrapper that fills ``[at, stop)`` and return their offsets, one segment at least."""
+        """Decode the messages of the wrapper that fills ``[at, stop)``.
+
+        Returns one or more segments of offsets.
+        """
         columns = self._columns
         if level > self._limits.nesting:
             raise CorruptMessageError(f"compressed sets stand more than {self._limits.nesting} deep in each other")
@@ -74,8 +103,9 @@ class _WrapperReader:
             return segments
         if attributes & LOG_APPEND_TIME_FLAG:
             count = len(columns) - rows
-            columns.timestamps[rows:] = array("q", _INT64.unpack_from(data, at + MAGIC_AT + 2)) * count
+            columns.timestamps[rows:] = array("q", INT64.unpack_from(data, at + MAGIC_AT + 2)) * count
             columns.timestamp_types[rows:] = LOG_APPEND_TIME * count
+        # relative offsets: the last inner message has the wrapper's own
         ahead = offset + 1 - segments[-1][1]
         return [(first + ahead, last + ahead) for first, last in segments]
 
@@ -99,12 +129,15 @@ class _WrapperReader:
 
 
 def read_wrapper_value(data: Buffer, at: int, stop: int) -> memoryview:
-    """Return the value of the message whose key begins at ``at`` with its length."""
-    (key_length,) = _INT32.unpack_from(data, at)
+    """Return the value of a wrapper message, which ends at ``stop``.
+
+    Its key length field is at ``at``. Raises CorruptMessageError if key and value do not end at ``stop``.
+    """
+    (key_length,) = INT32.unpack_from(data, at)
     at += 4 + max(key_length, 0)
     if key_length < NULL_SPAN or stop - at < 4:
         raise CorruptMessageError(f"a key of {key_length} bytes in a wrapper")
-    (value_length,) = _INT32.unpack_from(data, at)
+    (value_length,) = INT32.unpack_from(data, at)
     if value_length != stop - at - 4:
         raise CorruptMessageError(f"a value of {value_length} bytes where {stop - at - 4} are left")
     return memoryview(data)[at + 4 : stop]

@@ -1,35 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OffsetCommit: where a group's readers are (Kafka protocol guide, OffsetCommitRequest v0 to v3).
+"""OffsetCommit: stores a group's offsets (Kafka protocol guide, OffsetCommitRequest v0 to v3).
 
 | version | adds |
 |---|---|
 | 0 | the broker writes the offsets into ZooKeeper, where the high-level consumer of 0.8 keeps them |
 | 1 | the broker writes them into ``__consumer_offsets``; generation and member; a timestamp for each partition |
-| 2 | a retention time for all of them in place of the timestamps |
+| 2 | one retention time instead of the timestamps |
 | 3 | throttle time |
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.declaration import INT16, INT32, INT64, STRING, ArrayOf, field, message
-from consumerd.wire.schema import Request
+from consumerd.wire.schema import Request, request
 
 NO_GENERATION: Final = -1
-"""The ``generation_id`` of whoever is in no group that the broker manages; ``member_id`` is empty then."""
+"""``generation_id`` of a client that is no member of a group managed by brokers; its ``member_id`` is empty."""
 NOW_TIMESTAMP: Final = -1
-"""The broker takes the time at which the commit arrives."""
+"""Value of ``timestamp`` for which the broker uses the time of the commit."""
 DEFAULT_RETENTION_TIME: Final = -1
-"""The broker keeps the offsets as long as its own setting says."""
+"""Value of the retention time for which the broker uses its own setting."""
 
 # -- response
 
 
 @message
 class CommittedPartition:
-    """Whether one partition's offset is kept."""
+    """Part of an OffsetCommit response for one partition: an error code."""
 
     partition: int = field(INT32)
     error_code: int = field(INT16, default=0)
@@ -37,7 +37,7 @@ class CommittedPartition:
 
 @message
 class CommittedTopic:
-    """Whether one topic's offsets are kept."""
+    """Part of an OffsetCommit response for one topic."""
 
     topic: str = field(STRING)
     partitions: tuple[CommittedPartition, ...] = field(ArrayOf(CommittedPartition))
@@ -45,7 +45,7 @@ class CommittedTopic:
 
 @message
 class OffsetCommitResponse:
-    """What was kept."""
+    """OffsetCommit response: an error code for each partition."""
 
     throttle_time_ms: int = field(INT32, "3+", default=0)
     topics: tuple[CommittedTopic, ...] = field(ArrayOf(CommittedTopic))
@@ -56,9 +56,9 @@ class OffsetCommitResponse:
 
 @message
 class CommitPartition:
-    """The next offset to be read, and whatever the client wants to find again with it.
+    """Offset to commit for one partition, with arbitrary metadata of the client.
 
-    ``timestamp`` in ms since the epoch.
+    The offset is that of the next record to read. ``timestamp`` is in ms since the epoch.
     """
 
     partition: int = field(INT32)
@@ -69,19 +69,19 @@ class CommitPartition:
 
 @message
 class CommitTopic:
-    """The offsets of one topic."""
+    """Offsets to commit for the partitions of one topic."""
 
     topic: str = field(STRING)
     partitions: tuple[CommitPartition, ...] = field(ArrayOf(CommitPartition))
 
 
-@message
+@request(ApiKey.OFFSET_COMMIT, versions=range(4), response=OffsetCommitResponse)
 class OffsetCommitRequest(Request[OffsetCommitResponse]):
-    """Keep these offsets; from version 1 on to be sent to the group's coordinator."""
+    """Request to store a group's offsets; from version 1 on sent to the group's coordinator.
 
-    api: ClassVar[ApiKey] = ApiKey.OFFSET_COMMIT
-    versions: ClassVar[range] = range(4)
-    response: ClassVar[type] = OffsetCommitResponse
+    ``generation_id`` is -1 and ``member_id`` empty for a commit by no member of a group. ``retention_time_ms`` -1 means
+    the broker's setting.
+    """
 
     group_id: str = field(STRING)
     generation_id: int = field(INT32, "1+", default=NO_GENERATION)

@@ -1,31 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OffsetFetch: where a group's readers were (Kafka protocol guide, OffsetFetchRequest v0 to v3).
+"""OffsetFetch: reads a group's committed offsets (Kafka protocol guide, OffsetFetchRequest v0 to v3).
 
 | version | adds |
 |---|---|
 | 0 | the broker reads the offsets from ZooKeeper |
-| 1 | the broker reads them from ``__consumer_offsets``; nothing else differs |
-| 2 | null asks for all partitions; an error code for the whole answer |
+| 1 | the broker reads them from ``__consumer_offsets``; the format is the same |
+| 2 | null asks for all partitions; an error code for the whole response |
 | 3 | throttle time |
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.declaration import INT16, INT32, INT64, STRING, ArrayOf, field, message
-from consumerd.wire.schema import Request
+from consumerd.wire.schema import Request, request
 
 NO_OFFSET: Final = -1
-"""Nothing is kept for the partition. Not an error, except in version 0, which says UNKNOWN_TOPIC_OR_PARTITION with it."""
+"""Value of ``offset`` if none is committed for the partition.
+
+Only version 0 has an error with it, UNKNOWN_TOPIC_OR_PARTITION.
+"""
 
 # -- response
 
 
 @message
 class KeptPartition:
-    """What is kept for one partition."""
+    """Committed offset of one partition.
+
+    It is the offset of the next record to read; -1 if the group has committed none.
+    """
 
     partition: int = field(INT32)
     offset: int = field(INT64)
@@ -35,7 +41,7 @@ class KeptPartition:
 
 @message
 class KeptTopic:
-    """What is kept for one topic."""
+    """Committed offsets of one topic."""
 
     topic: str = field(STRING)
     partitions: tuple[KeptPartition, ...] = field(ArrayOf(KeptPartition))
@@ -43,7 +49,7 @@ class KeptTopic:
 
 @message
 class OffsetFetchResponse:
-    """What is kept."""
+    """Committed offsets of the group."""
 
     throttle_time_ms: int = field(INT32, "3+", default=0)
     topics: tuple[KeptTopic, ...] = field(ArrayOf(KeptTopic))
@@ -55,19 +61,18 @@ class OffsetFetchResponse:
 
 @message
 class OffsetFetchTopic:
-    """Partitions of one topic."""
+    """Partitions of one topic whose committed offsets are requested."""
 
     topic: str = field(STRING)
     partitions: tuple[int, ...] = field(ArrayOf(INT32))
 
 
-@message
+@request(ApiKey.OFFSET_FETCH, versions=range(4), response=OffsetFetchResponse)
 class OffsetFetchRequest(Request[OffsetFetchResponse]):
-    """Give what is kept; from version 1 on to be sent to the group's coordinator. ``topics`` None: of all that it has."""
+    """Request for a group's committed offsets; from version 1 on sent to its coordinator.
 
-    api: ClassVar[ApiKey] = ApiKey.OFFSET_FETCH
-    versions: ClassVar[range] = range(4)
-    response: ClassVar[type] = OffsetFetchResponse
+    ``topics`` None asks for all partitions with a committed offset.
+    """
 
     group_id: str = field(STRING)
     topics: tuple[OffsetFetchTopic, ...] | None = field(ArrayOf(OffsetFetchTopic), nullable="2+")

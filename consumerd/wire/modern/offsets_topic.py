@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What brokers write into ``__consumer_offsets``: committed offsets, and the groups that they manage.
+"""Records of the topic ``__consumer_offsets``: committed offsets, and groups managed by brokers.
 
-A key says by its version what it is of: 0 and 1 of an offset, 2 of a group. Both parts of a record begin with their
-version; a null value is a tombstone. Written are (Kafka's OffsetManager of 0.8.2, GroupMetadataManager since 0.9):
+The version of a key tells its kind: 0 and 1 of an offset, 2 of a group. Keys and values begin with their version; a
+null value is a tombstone. Versions that brokers write (Kafka's OffsetManager of 0.8.2, GroupMetadataManager since 0.9):
 
 | brokers | offset key | offset value | group value |
 |---|---|---|---|
@@ -10,8 +10,8 @@ version; a null value is a tombstone. Written are (Kafka's OffsetManager of 0.8.
 | 0.9, 0.10.0 | 1 | 1 | 0 |
 | 0.10.1 to 1.1 | 1 | 1 | 1 |
 
-Version 1 of an offset's value adds when it expires, and version 1 of a group's value the rebalance timeout. Offset keys
-0 and 1 differ in nothing else.
+Version 1 of an offset's value adds the expiry time, version 1 of a group's value the rebalance timeout. Versions 0 and
+1 of an offset's key have the same fields.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OFFSET_VALUE_VERSIONS: Final = range(2)
 GROUP_VALUE_VERSIONS: Final = range(2)
 
 NO_EXPIRY: Final = -1
-"""The ``expire_timestamp`` of a value that leaves it to the broker's retention."""
+"""``expire_timestamp`` of an offset whose value has none; the broker's retention setting applies."""
 
 _VERSION: Final = struct.Struct(">h")
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @message
 class OffsetKey:
-    """Of which partition and group an offset is."""
+    """Key of a record of ``__consumer_offsets`` that has a committed offset."""
 
     group_id: str = field(STRING)
     topic: str = field(STRING)
@@ -49,23 +49,23 @@ class OffsetKey:
 
 @message
 class GroupKey:
-    """Of which group something is."""
+    """Key of a record of ``__consumer_offsets`` that has a group's state."""
 
     group_id: str = field(STRING)
 
 
 def encode_offset_key(key: OffsetKey, version: int = OFFSET_KEY_VERSIONS[-1]) -> bytes:
-    """Write an offset's key. Raises LocalProtocolError."""
+    """Encode the key of a committed offset in ``__consumer_offsets``. Raises LocalProtocolError."""
     return _encode(OffsetKey, key, version)
 
 
 def encode_group_key(key: GroupKey) -> bytes:
-    """Write a group's key. Raises LocalProtocolError."""
+    """Encode the key of a group in ``__consumer_offsets``. Raises LocalProtocolError."""
     return _encode(GroupKey, key, GROUP_KEY_VERSION)
 
 
 def decode_key(data: bytes | None) -> OffsetKey | GroupKey:
-    """Read a record's key. Raises CorruptMessageError."""
+    """Decode the key of a record of ``__consumer_offsets``. Raises CorruptMessageError."""
     version = _version(data, "key")
     if version == GROUP_KEY_VERSION:
         return _decode(GroupKey, data, version)
@@ -77,7 +77,10 @@ def decode_key(data: bytes | None) -> OffsetKey | GroupKey:
 
 @message
 class OffsetValue:
-    """A committed offset; times in ms since the epoch."""
+    """Value of a record of ``__consumer_offsets``: a committed offset.
+
+    Times are in ms since the epoch.
+    """
 
     offset: int = field(INT64)
     metadata: str = field(STRING, default="")
@@ -87,7 +90,7 @@ class OffsetValue:
 
 @message
 class GroupMember:
-    """A member, what it said of itself in the protocol that was chosen, and what it was given."""
+    """A group member, with its subscription in the chosen protocol and its assignment."""
 
     member_id: str = field(STRING)
     client_id: str = field(STRING)
@@ -100,7 +103,10 @@ class GroupMember:
 
 @message
 class GroupValue:
-    """A group at the end of a rebalance; ``protocol`` and ``leader`` are None when it has no members."""
+    """Value of a record of ``__consumer_offsets``: a group after a rebalance.
+
+    ``protocol`` and ``leader`` are None if it has no members.
+    """
 
     protocol_type: str = field(STRING)
     generation: int = field(INT32)
@@ -110,23 +116,29 @@ class GroupValue:
 
 
 def encode_offset_value(value: OffsetValue, version: int = OFFSET_VALUE_VERSIONS[-1]) -> bytes:
-    """Write an offset's value. Raises LocalProtocolError for what the version cannot say."""
+    """Encode a committed offset for ``__consumer_offsets``.
+
+    Raises LocalProtocolError for a field that the version lacks.
+    """
     return _encode(OffsetValue, value, version)
 
 
 def decode_offset_value(data: bytes) -> OffsetValue:
-    """Read an offset's value. Raises CorruptMessageError."""
+    """Decode a committed offset from ``__consumer_offsets``. Raises CorruptMessageError."""
     version = _among(OFFSET_VALUE_VERSIONS, _version(data, "offset"), "offset")
     return _decode(OffsetValue, data, version)
 
 
 def encode_group_value(value: GroupValue, version: int = GROUP_VALUE_VERSIONS[-1]) -> bytes:
-    """Write a group's value. Raises LocalProtocolError for what the version cannot say."""
+    """Encode a group's state for ``__consumer_offsets``.
+
+    Raises LocalProtocolError for a field that the version lacks.
+    """
     return _encode(GroupValue, value, version)
 
 
 def decode_group_value(data: bytes) -> GroupValue:
-    """Read a group's value. Raises CorruptMessageError."""
+    """Decode a group's state from ``__consumer_offsets``. Raises CorruptMessageError."""
     version = _among(GROUP_VALUE_VERSIONS, _version(data, "group"), "group")
     return _decode(GroupValue, data, version)
 

@@ -1,44 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Produce: record sets to be appended (Kafka protocol guide, ProduceRequest v0 to v7).
+"""Produce: record sets to append (Kafka protocol guide, ProduceRequest v0 to v7).
 
 | version | adds |
 |---|---|
 | 1 | throttle time |
-| 2 | messages of magic 1; the time that the broker gave the records, for topics with LogAppendTime (KIP-32) |
+| 2 | messages of magic 1; the broker's timestamp, for topics with LogAppendTime (KIP-32) |
 | 3 | record batches, magic 2; transactional id (KIP-98) |
 | 4 | error 56, KAFKA_STORAGE_ERROR (KIP-112) |
-| 5 | the log's first offset in the answer (KIP-107) |
-| 6 | on a quota violation the broker answers first and goes silent then (KIP-219) |
-| 7 | zstd (KIP-110); before it error 76 |
+| 5 | log start offset in the response (KIP-107) |
+| 6 | on a quota violation the broker first responds, and then stops reading the connection (KIP-219) |
+| 7 | zstd (KIP-110); below, error 76 |
 
-Versions 0 and 1 carry messages of magic 0, version 2 those of magic 1 (a broker takes older ones there, too), and from 3
-on each partition has exactly one record batch (Kafka's ProduceRequest, ``validateRecords``).
+Versions 0 and 1 contain messages of magic 0, version 2 those of magic 1 (brokers also accept magic 0 there). From
+version 3 on each partition has exactly one record batch (Kafka's ProduceRequest, ``validateRecords``).
 """
 
 from __future__ import annotations
 
 import struct
-from typing import ClassVar, Final
+from typing import Final
 
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.declaration import INT16, INT32, INT64, RECORDS, STRING, ArrayOf, field, message
-from consumerd.wire.schema import Request
+from consumerd.wire.schema import Request, request
 
 ACKS_NONE: Final = 0
-"""The broker does not answer at all."""
+"""Value of ``acks`` for which the broker sends no response."""
 ACKS_LEADER: Final = 1
+"""Value of ``acks`` for which the broker responds when the leader has appended the records."""
 ACKS_ALL: Final = -1
-"""Answer when all replicas in sync have it."""
+"""Value of ``acks`` for which the broker responds when all in-sync replicas have the records."""
 
 # -- response
 
 
 @message
 class ProducedPartition:
-    """What became of one partition's record set.
+    """Part of a Produce response for one partition.
 
-    ``base_offset`` is the first offset that it was given, -1 with an error. ``log_append_time_ms`` is -1 unless the
-    topic's timestamps are the broker's.
+    ``base_offset`` is the offset of the first record, -1 with an error code. ``log_append_time_ms`` is -1 unless the
+    topic uses LogAppendTime.
     """
 
     partition: int = field(INT32)
@@ -50,7 +51,7 @@ class ProducedPartition:
 
 @message
 class ProducedTopic:
-    """What became of one topic's record sets."""
+    """Part of a Produce response for one topic."""
 
     topic: str = field(STRING)
     partitions: tuple[ProducedPartition, ...] = field(ArrayOf(ProducedPartition))
@@ -58,7 +59,7 @@ class ProducedTopic:
 
 @message
 class ProduceResponse:
-    """What became of each record set."""
+    """Produce response: base offset or error code of each partition."""
 
     topics: tuple[ProducedTopic, ...] = field(ArrayOf(ProducedTopic))
     throttle_time_ms: int = field(INT32, "1+", default=0)
@@ -69,7 +70,10 @@ class ProduceResponse:
 
 @message
 class ProducePartition:
-    """A record set, whose offsets the broker assigns."""
+    """Part of a Produce request: the record set for one partition.
+
+    The broker assigns its offsets.
+    """
 
     partition: int = field(INT32)
     record_set: memoryview | bytes | None = field(RECORDS, nullable="0+")
@@ -77,22 +81,18 @@ class ProducePartition:
 
 @message
 class ProduceTopic:
-    """The record sets of one topic."""
+    """Part of a Produce request: record sets for one topic."""
 
     topic: str = field(STRING)
     partitions: tuple[ProducePartition, ...] = field(ArrayOf(ProducePartition))
 
 
-@message
+@request(ApiKey.PRODUCE, versions=range(8), response=ProduceResponse)
 class ProduceRequest(Request[ProduceResponse]):
-    """Append; with ``acks`` 0 no answer follows.
+    """Request to append record sets; with ``acks`` 0 there is no response.
 
-    ``timeout_ms`` bounds how long the broker waits for other replicas.
+    ``timeout_ms`` limits how long the broker waits for other replicas.
     """
-
-    api: ClassVar[ApiKey] = ApiKey.PRODUCE
-    versions: ClassVar[range] = range(8)
-    response: ClassVar[type] = ProduceResponse
 
     transactional_id: str | None = field(STRING, "3+", default=None, nullable="3+")
     acks: int = field(INT16)
@@ -101,20 +101,23 @@ class ProduceRequest(Request[ProduceResponse]):
 
     @property
     def expects_response(self) -> bool:
-        """False for ``acks`` 0, which brokers do not answer."""
+        """False for ``acks`` 0, to which brokers do not respond."""
         return self.acks != ACKS_NONE
 
 
 _STRING_LENGTH: Final = struct.Struct(">h")
 _COUNT: Final = struct.Struct(">i")
 _PARTITION: Final = struct.Struct(">ii")
-"""Its number, and the length of its record set."""
+"""Partition number and length of the record set."""
 _ACKS_AND_TIMEOUT_BYTES: Final = 6
 _FIRST_WITH_TRANSACTIONS: Final = 3
 
 
 def count_parts(body: memoryview, version: int, *, most: int) -> int:
-    """Count the topics and partitions of a request that is not read yet, up to ``most`` and one, or to what is damaged."""
+    """Return the number of topics and partitions in an undecoded Produce request.
+
+    Counting stops after ``most`` + 1, or at the first malformed field.
+    """
     count = at = 0
 
     def skip_string() -> int:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record batches: magic 2, written by brokers of 0.11 and later.
+"""Record batches: magic 2, written by brokers since 0.11.
 
-Owns the batch header, and which batches a consumer does not see: control batches always, those of aborted
-transactions under ``read_committed``; its records belong to ``record_reader``. Layout and rules: Kafka's DefaultRecordBatch, KIP-98; how a
-consumer applies the list of aborted transactions: Kafka's Fetcher (``consumeAbortedTransactionsUpTo``).
+Owns the batch header, and the decision which batches consumers do not see: control batches, and under
+``read_committed`` the batches of aborted transactions. Records inside of a batch belong to ``record_reader``. Sources:
+Kafka's DefaultRecordBatch, KIP-98; Kafka's Fetcher for aborted transactions (``consumeAbortedTransactionsUpTo``).
 
 ::
 
@@ -11,8 +11,9 @@ consumer applies the list of aborted transactions: Kafka's Fetcher (``consumeAbo
     attributes int16, last offset delta int32, base timestamp int64, max timestamp int64,
     producer id int64, producer epoch int16, base sequence int32, count int32, records
 
-A compacted batch keeps its offsets, so that its records may have holes, may end before the last offset delta, or may
-be gone altogether.
+Compaction removes records but keeps a batch's offset range. So records may have gaps, may end before the last offset
+delta, and the batch may even be empty. Example: base offset 100, last offset delta 9, count 2, records with deltas 0
+and 4: the records 100 and 104, gaps [101, 104) and [105, 110), and the next offset is 110.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from consumerd.wire.checksum import span_crc32c
 from consumerd.wire.columns import CREATE_TIME, LOG_APPEND_TIME, ColumnBuilder
 from consumerd.wire.compression import decompress
 from consumerd.wire.kernel import Buffer
-from consumerd.wire.modern.entry import CODEC_MASK, LOG_APPEND_TIME_FLAG
+from consumerd.wire.modern.entry import CODEC_MASK, LOG_APPEND_TIME_FLAG, MAGIC_AT
 from consumerd.wire.modern.fetch import AbortedTransaction
 from consumerd.wire.modern.record_reader import LEAST_RECORD_BYTES, RecordReader
 from consumerd.wire.records import Limits
@@ -38,23 +39,39 @@ from consumerd.wire.varint import read_varint, read_varlong
 HEADER: Final = struct.Struct(">qiiBIhiqqqhii")
 HEADER_BYTES: Final = HEADER.size
 CHECKED_FROM: Final = 21
-"""The first byte of a batch that its checksum covers: the attributes."""
-LAST_OFFSET_DELTA: Final = struct.Struct(">i")
+"""Position in a batch of the first byte that its checksum covers: the attributes."""
+ATTRIBUTES_AT: Final = CHECKED_FROM + 1
+"""Position of the low byte of a batch's attributes, which has the codec."""
+CHECKSUM_AT: Final = MAGIC_AT + 1
 LAST_OFFSET_DELTA_AT: Final = 23
 LEAST_LENGTH: Final = HEADER_BYTES - 12
-"""What the length field says of a batch without records."""
+"""Length field of a batch without records."""
 
 TRANSACTIONAL_FLAG: Final = 0x10
 CONTROL_FLAG: Final = 0x20
 
-_CONTROL_KEY: Final = struct.Struct(">hh")
-_ABORT_MARKER: Final = 0
+CONTROL_KEY: Final = struct.Struct(">hh")
+"""Key of a control record: its version and its type."""
+ABORT_MARKER: Final = 0
+COMMIT_MARKER: Final = 1
 
 
 class AbortedTransactions:
-    """Which producers are in the middle of an aborted transaction, while batches go by in order.
+    """Tracks which producers are inside of an aborted transaction, as batches are read in order.
 
-    ``aborted`` is the list of the Fetch response.
+    Example: the Fetch response lists producer 7, first offset 100:
+
+    ===========  ========  =======================  ===========================================
+    batch        producer  transactional            outcome
+    ===========  ========  =======================  ===========================================
+    100-104      7         yes                      gap: aborted
+    105-109      8         yes                      records: producer 8 is not in the list
+    110          7         abort marker             gap: control batch; ends the transaction
+    111-113      7         yes                      records: another transaction
+    ===========  ========  =======================  ===========================================
+
+    Args:
+        aborted: the list of aborted transactions in the Fetch response.
     """
 
     def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
@@ -62,26 +79,39 @@ class AbortedTransactions:
         self._producers: set[int] = set()
 
     def __bool__(self) -> bool:
-        """Whether there are any, or may be further on."""
+        """Return True if a transaction is open, or may begin in a later batch."""
         return bool(self._to_come or self._producers)
 
     def covers(self, producer_id: int, last_offset: int) -> bool:
-        """Return whether a transactional batch that ends at ``last_offset`` belongs to an aborted transaction."""
+        """Return True if a transactional batch belongs to an aborted transaction.
+
+        Batches must be asked about in ascending order.
+
+        Args:
+            producer_id: Producer of the batch.
+            last_offset: Last offset of the batch.
+        """
         while self._to_come and self._to_come[-1].first_offset <= last_offset:
             self._producers.add(self._to_come.pop().producer_id)
         return producer_id in self._producers
 
     def end(self, producer_id: int) -> None:
-        """Note the abort marker of a producer: what it writes from here on is another transaction."""
+        """Note the abort marker of a producer, which ends the producer's aborted transaction."""
         self._producers.discard(producer_id)
 
 
 def read_batch(
     data: Buffer, at: int, end: int, columns: ColumnBuilder, limits: Limits, aborted: AbortedTransactions | None
 ) -> None:
-    """Read the batch that fills ``[at, end)`` and commit it; ``aborted`` is None but under ``read_committed``.
+    """Decode the record batch that fills ``data[at:end]`` into ``columns``.
 
-    Raises CorruptMessageError (without coordinates).
+    A control batch, and a batch of an aborted transaction, becomes a gap.
+
+    Args:
+        limits: limits of decompression.
+        aborted: aborted transactions of the Fetch response, under ``read_committed``; None otherwise.
+
+    Raises CorruptMessageError (without partition and offset).
     """
     (
         base_offset, _, _, _, checksum, attributes, last_delta, base_timestamp, max_timestamp, producer_id, _, _, count
@@ -96,7 +126,7 @@ def read_batch(
     last_offset = base_offset + last_delta
     of_aborted = aborted is not None and aborted.covers(producer_id, last_offset)
     if attributes & CONTROL_FLAG:
-        if of_aborted and aborted is not None and count and _is_abort_marker(data, at + HEADER_BYTES, end):
+        if of_aborted and aborted is not None and count and is_abort_marker(data, at + HEADER_BYTES, end):
             aborted.end(producer_id)
         columns.skip_unit(base_offset, last_offset + 1, GapReason.CONTROL)
         return
@@ -118,6 +148,7 @@ def read_batch(
     if count * LEAST_RECORD_BYTES > end - start:
         raise CorruptMessageError(f"{count} records in {end - start} bytes")
     appended_at = bool(attributes & LOG_APPEND_TIME_FLAG)
+    # The kernel takes over a decompressed batch if its records are plain; otherwise the reader below has to.
     if (native := kernel.records) is not None and native.read_block(
         records, start, end, shift, columns, base_offset, last_delta, count, base_timestamp, max_timestamp, appended_at
     ):
@@ -134,12 +165,15 @@ def read_batch(
     columns.commit(segments, last_offset + 1, first_offset=base_offset)
 
 
-def _is_abort_marker(data: Buffer, at: int, end: int) -> bool:
-    """Read the key of a control batch's only record: version, type (EndTransactionMarker)."""
-    _, at = read_varint(data, at, end)
-    _, at = read_varlong(data, at + 1, end)
-    _, at = read_varint(data, at, end)
+def is_abort_marker(data: Buffer, at: int, end: int) -> bool:
+    """Return whether the only record of a control batch is an abort marker.
+
+    The record's key is a version int16 and a type int16 (Kafka's EndTransactionMarker).
+    """
+    _, at = read_varint(data, at, end)  # length
+    _, at = read_varlong(data, at + 1, end)  # attributes, timestamp delta
+    _, at = read_varint(data, at, end)  # offset delta
     length, at = read_varint(data, at, end)
-    if not _CONTROL_KEY.size <= length <= end - at:
+    if not CONTROL_KEY.size <= length <= end - at:
         raise CorruptMessageError(f"a control record with a key of {length} bytes")
-    return bool(_CONTROL_KEY.unpack_from(data, at)[1] == _ABORT_MARKER)
+    return bool(CONTROL_KEY.unpack_from(data, at)[1] == ABORT_MARKER)

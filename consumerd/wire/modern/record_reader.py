@@ -1,15 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records of a batch, magic 2, once they are decompressed. Layout: Kafka's DefaultRecord, KIP-98::
+"""Records inside of a batch, magic 2, after decompression. Layout: Kafka's DefaultRecord, KIP-98::
 
     length varint, attributes int8, timestamp delta varlong, offset delta varint,
     key length varint, key, value length varint, value, header count varint, headers
 
-How records are read fast. Producers write long rows of records that differ in little. So four readers take turns:
-:meth:`RecordReader._read_rows` verifies many records of one length at once, a column of bytes by a column of bytes;
-:meth:`RecordReader._read_similar` unpacks each record's head as a whole, which has one layout while only values differ;
-:meth:`RecordReader._read_short` goes field by field but knows short lengths, no headers and the next offset only;
-:meth:`RecordReader._read_any` reads whatever there is, and is the only one that finds fault. Where the native kernel is
-there it takes the place of the first three.
+Example: key ``k``, value ``hello``, 3 ms and one offset after the batch's first record, no headers::
+
+    18      00          06               02            02          6b   0a            68656c6c6f  00
+    length  attributes  timestamp delta  offset delta  key length  key  value length  value       header count
+
+Performance: producers write long runs of similar records. Four readers take turns, the most specialized first:
+
+- :meth:`RecordReader._read_rows`: runs of records of one size. Verifies one byte column at a time for many records. In
+  the example's run of 13-byte records, bytes 0, 13, 26... are all 18, and bytes 3, 16, 29... are 02, 04, 06...
+- :meth:`RecordReader._read_similar`: runs that differ only in their values. Unpacks the fields before the value with
+  one struct.
+- :meth:`RecordReader._read_short`: varints of one or two bytes, no headers, consecutive offsets. Reads field by field.
+- :meth:`RecordReader._read_any`: all other records. Only this one raises errors.
+
+The native kernel, if present, replaces the first three.
 """
 
 from __future__ import annotations
@@ -25,33 +34,41 @@ from consumerd.errors import CorruptMessageError
 from consumerd.wire import kernel
 from consumerd.wire.columns import ColumnBuilder, Patience, Segment, agreement, extend_spans, extend_values
 from consumerd.wire.kernel import Buffer, RecordsKernel
-from consumerd.wire.records import NULL_SPAN, header_spans
+from consumerd.wire.record_fields import NULL_SPAN, header_spans, read_span
 from consumerd.wire.varint import encode_varint, read_varint, read_varlong
 
 LEAST_RECORD_BYTES: Final = 7
-"""What a record without key, value and headers takes."""
+"""Size of a record without key, value and headers."""
 
 _LEAST_ROWS: Final = 6
-"""Fewer records at once are not worth the way of :meth:`RecordReader._read_rows`."""
+"""Smallest number of records for which :meth:`RecordReader._read_rows` pays off."""
 
 _DELTAS: Final = tuple(encode_varint(delta) for delta in range(8192))
-"""Offset deltas of one and two bytes, as they stand in a record."""
+"""Encoded offset deltas of one and two bytes."""
 _ONE_BYTE: Final = 64
+"""First offset delta that needs more than one byte."""
 _TWO_BYTES: Final = 8192
+"""First offset delta that needs more than two bytes."""
 _THREE_BYTES: Final = 8192 * 128
-"""The first offset deltas that need more bytes than so many."""
+"""First offset delta that needs more than three bytes."""
 _SINGLE: Final = bytes(delta[0] for delta in _DELTAS[:_ONE_BYTE])
+"""Byte column of the offset deltas of one byte."""
 _LOW: Final = bytes(delta << 1 & 0x7F | 0x80 for delta in range(_TWO_BYTES))
+"""Byte column of the first bytes of consecutive longer deltas; repeats every 8192 deltas."""
 _HIGH: Final = bytes(delta >> 6 for delta in range(_TWO_BYTES))
+"""Byte column of the second and last bytes of deltas of two bytes."""
 _MIDDLE: Final = bytes(delta >> 6 | 0x80 for delta in range(_TWO_BYTES))
-"""The bytes of consecutive offset deltas, column by column, as far as they repeat."""
+"""Byte column of the second bytes of deltas of three bytes."""
 _SEVEN_BITS: Final = bytes(range(0x80))
 _DELTA_FIELDS: Final = tuple(int.from_bytes(delta, "big") for delta in _DELTAS)
-"""The same, as a head is unpacked."""
+"""Encoded offset deltas as big-endian numbers, the form in which ``_similar_head`` unpacks them."""
 
 
 def _sizes_of_two() -> list[int]:
-    """Return the length that each two bytes, as a big-endian number, stand for; _NO_SIZE where they stand for none."""
+    """Return the length encoded by each pair of bytes, read as a big-endian number.
+
+    _NO_SIZE stands for pairs that are no varint of two bytes, or that are negative.
+    """
     sizes = [_NO_SIZE] * (1 << 16)
     for first in range(0x80, 0x100, 2):
         sizes[first << 8 : (first << 8) + 0x80] = range(first >> 1 & 0x3F, _TWO_BYTES, _ONE_BYTE)
@@ -59,16 +76,21 @@ def _sizes_of_two() -> list[int]:
 
 
 _NO_SIZE: Final = -(1 << 20)
+"""Marks bytes that are no length; so negative that no sum or difference with it looks valid."""
 _SIZES_OF_ONE: Final = [value >> 1 if value < 0x80 and not value & 1 else _NO_SIZE for value in range(256)]
 _SIZES_OF_TWO: Final = _sizes_of_two()
 _UNZIGZAG: Final = tuple(value >> 1 ^ -(value & 1) for value in range(1 << 14))
 
 
 class RecordReader:
-    """Reads the records of one batch into the columns.
+    """Decodes the records of one batch into the columns.
 
-    ``shift`` turns positions in ``data``, which is ``bytes`` but for the native kernel, into positions in the columns'
-    buffer. ``segments`` holds the offset deltas that were read.
+    Args:
+        data: the decompressed records: ``bytes``, or any buffer if the native kernel is present.
+        shift: position in the columns' buffer minus position in ``data``.
+
+    Attributes:
+        segments: offset deltas (offset minus base offset) of the records read, as ranges ``(first, end)``.
     """
 
     def __init__(self, data: Buffer, end: int, shift: int, columns: ColumnBuilder, base_timestamp: int) -> None:
@@ -78,11 +100,14 @@ class RecordReader:
         self._shift = shift
         self._columns = columns
         self._base_timestamp = base_timestamp
-        self._first = self._delta = 0  # the segment that goes on: the next record is expected at _delta
-        self._shape = (0, 0, 0)  # of the last record: size of its timestamp delta, lengths of its key and value
+        self._first = self._delta = 0  # the current segment; _delta is the next consecutive offset delta
+        self._shape = (0, 0, 0)  # the last record: encoded size of its timestamp delta, lengths of its key and value
 
     def read(self, at: int, count: int) -> int:
-        """Read ``count`` records and return the position behind them. Raises CorruptMessageError."""
+        """Read ``count`` records from position ``at`` on; return the position after them.
+
+        Raises CorruptMessageError.
+        """
         native = kernel.records
         try:
             at = self._read_pure(at, count) if native is None else self._read_native(native, at, count)
@@ -121,7 +146,10 @@ class RecordReader:
         return at
 
     def _read_on(self, at: int, done: int, left: int, rows: Patience, similar: Patience) -> tuple[int, int]:
-        """Read by whichever of the fast ways goes on from here; returns how many records, and where they end."""
+        """Read with the fastest reader that accepts the following records.
+
+        Returns their number and the position after them.
+        """
         got = 0
         if rows.left(done) <= 0:
             got, at = self._read_rows(at, left)
@@ -139,6 +167,7 @@ class RecordReader:
         self._first = following
 
     def _read_any(self, at: int) -> int:
+        """Read one record of any form. Raises CorruptMessageError."""
         data, end, shift, columns = self._data, self._end, self._shift, self._columns
         length, at = read_varint(data, at, end)
         stop = at + length
@@ -147,8 +176,8 @@ class RecordReader:
         timestamp_at = at + 1
         timestamp_delta, delta_at = read_varlong(data, timestamp_at, stop)
         delta, at = read_varint(data, delta_at, stop)
-        key_start, key_end, at = _read_span(data, at, stop)
-        value_start, value_end, headers_at = _read_span(data, at, stop)
+        key_start, key_end, at = read_span(data, at, stop, "a key or value")
+        value_start, value_end, headers_at = read_span(data, at, stop, "a key or value")
         if headers_at + 1 != stop or data[headers_at]:
             header_spans(data, headers_at, stop)
             columns.add_headers(headers_at + shift, stop + shift)
@@ -170,7 +199,10 @@ class RecordReader:
         return stop
 
     def _read_short(self, at: int, left: int) -> tuple[int, int]:
-        """Read records whose varints have one or two bytes, without headers; returns how many, and where they end."""
+        """Read records with varints of one or two bytes and without headers.
+
+        Returns their number and the position after them.
+        """
         data, end, shift = self._data, self._end, self._shift
         base_timestamp = self._base_timestamp
         timestamps: list[int] = []
@@ -182,6 +214,8 @@ class RecordReader:
         add_value_start, add_value_end = value_starts.append, value_ends.append
         startswith = data.startswith
         unzigzag = _UNZIGZAG
+        # Each break leaves ``at`` before a record that another reader has to read. The low bit of a zigzag varint is
+        # its sign, 0x80 says that another byte follows, and -1 (null) is encoded as 1.
         try:
             for delta in _DELTAS[self._delta : self._delta + left]:
                 length = data[at]
@@ -231,7 +265,7 @@ class RecordReader:
                 add_value_start(place + shift)
                 add_value_end(value_end + shift)
                 at = stop
-        except IndexError:
+        except IndexError:  # truncated: _read_any raises the error
             pass
         count = len(timestamps)
         if count:
@@ -247,7 +281,10 @@ class RecordReader:
         return count, at
 
     def _read_similar(self, at: int, left: int) -> tuple[int, int]:
-        """Read records whose heads have the last one's layout; returns how many, and where they end."""
+        """Read following records that differ in field sizes only by their values.
+
+        They are compared with the last record read. Returns their number and the position after them.
+        """
         timestamp_size, key_length, value_length = self._shape
         if timestamp_size > 2 or key_length >= _ONE_BYTE or not 0 <= value_length < _TWO_BYTES:
             return 0, at
@@ -275,7 +312,7 @@ class RecordReader:
                 add_start(start)
                 add_end(stop)
                 start = stop + 1 + head_size
-        except (struct.error, IndexError):  # a head, or a value, reaches beyond the data
+        except (struct.error, IndexError):  # truncated: _read_any raises the error
             pass
         joined = b"".join(timestamps)
         column = self._timestamps([joined[byte::timestamp_size] for byte in range(timestamp_size)])
@@ -296,7 +333,10 @@ class RecordReader:
         return count, ends[count - 1] + 1
 
     def _read_rows(self, at: int, left: int) -> tuple[int, int]:
-        """Read records of the last one's shape; returns how many, and where they end."""
+        """Read following records whose fields all have the sizes of the last record read.
+
+        Returns their number and the position after them.
+        """
         data, delta = self._data, self._delta
         timestamp_size, key_length, value_length = self._shape
         deltas = _delta_columns(delta, left)
@@ -311,6 +351,8 @@ class RecordReader:
         body = at + len(length_field)
         stride = length + len(length_field)
         count = min(left, len(deltas[0]), (self._end - at) // stride)
+        # Fields that are equal in all rows: each byte column must be constant. ``count`` shrinks to the rows for which
+        # that holds.
         for place, field in (
             (at, length_field),
             (body + value_at - len(value_field), value_field),
@@ -322,6 +364,7 @@ class RecordReader:
                     return 0, at
                 column = data[column_at : at + count * stride : stride]
                 count = agreement(column, bytes((byte,)) * len(column))
+        # Offset deltas: consecutive numbers.
         for column_at, expected in enumerate(deltas, body + 1 + timestamp_size):
             column = data[column_at : at + count * stride : stride]
             count = agreement(column, expected[: len(column)])
@@ -339,18 +382,22 @@ class RecordReader:
         return count, at + count * stride
 
     def _timestamps(self, fields: Sequence[bytes]) -> array[int]:
-        """Return the timestamps of records by the bytes of their deltas, a column each, which are one or two; as many
-        as have no more and no fewer bytes.
+        """Return the timestamps of the leading records whose timestamp deltas have the given size.
+
+        Args:
+            fields: byte columns of the encoded timestamp deltas, one or two.
         """
         base = self._base_timestamp
         first, last = fields[0], fields[-1]
         if not last.isascii():
+            # up to the first delta that has more bytes
             last = last[: len(last) - len(last.lstrip(_SEVEN_BITS))]
         if len(fields) == 1:
-            if last == last[:1] * len(last):
+            if last == last[:1] * len(last):  # all alike
                 return array("q", (base + _UNZIGZAG[last[0]],) if last else ()) * len(last)
             return array("q", [base + _UNZIGZAG[value] for value in last])
         if first.translate(None, _SEVEN_BITS) != first:
+            # up to the first delta that has only one byte
             first = first[: next(row for row, value in enumerate(first) if value < 0x80)]
         return array("q", [base + _UNZIGZAG[low + (high << 7) - 0x80] for low, high in zip(first, last, strict=False)])
 
@@ -359,10 +406,10 @@ class RecordReader:
 def _similar_head(
     timestamp_size: int, delta_size: int, key_bytes: int, length_size: int
 ) -> tuple[Callable[[bytes, int], tuple[Any, ...]], int]:
-    """Return a struct's unpacker up to a record's value, and its size in bytes.
+    """Return the unpacker of the fields before a record's value, and their size.
 
-    It is for a run of records whose fields have the same sizes as those of the record before. It gives five values:
-    the record's length, its timestamp delta as bytes, its offset delta, and the lengths of key and value.
+    For a run of records whose fields have the given sizes. It unpacks the record's length, the bytes of its timestamp
+    delta, its offset delta, and the lengths of key and value.
     """
     size, delta = "BH"[length_size - 1], "BH"[delta_size - 1]
     head = struct.Struct(f">{size}x{timestamp_size}s{delta}B{key_bytes}x{size}")
@@ -370,7 +417,10 @@ def _similar_head(
 
 
 def _delta_columns(delta: int, left: int) -> tuple[bytes, ...] | None:
-    """Return the bytes of the offset deltas from ``delta`` on, column by column, as many as have the same size."""
+    """Return the byte columns of consecutive offset deltas.
+
+    They end where the deltas need more bytes.
+    """
     if delta < _ONE_BYTE:
         return (_SINGLE[delta : delta + left],)
     at = delta % _TWO_BYTES
@@ -380,13 +430,3 @@ def _delta_columns(delta: int, left: int) -> tuple[bytes, ...] | None:
         low = _LOW[at : at + left]
         return low, _MIDDLE[at : at + left], bytes((delta // _TWO_BYTES,)) * len(low)
     return None
-
-
-def _read_span(data: bytes, at: int, end: int) -> tuple[int, int, int]:
-    """Read a key or value: its span, ``(-1, -1)`` for null, and the position behind it."""
-    length, at = read_varint(data, at, end)
-    if length == NULL_SPAN:
-        return NULL_SPAN, NULL_SPAN, at
-    if not 0 <= length <= end - at:
-        raise CorruptMessageError(f"a key or value of {length} bytes where {end - at} are left")
-    return at, at + length, at + length

@@ -10,17 +10,20 @@ import pytest
 from consumerd.errors import LocalProtocolError
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.compression import Codec, decompress
-from consumerd.wire.modern.building import NO_HEADERS, NewRecord, build_batch, build_record_set
+from consumerd.wire.modern.building import NO_HEADERS, build_batch, build_record_set
 from consumerd.wire.modern.produce import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ProduceRequest
-from consumerd.wire.modern.units import walk_units
-from consumerd.wire.records import Limits
+from consumerd.wire.records import Limits, NewRecord
 from consumerd.wire.schema import compile_codec
 from tests.support import naive_records
 from tests.support.frames import RecordedFrame, load_frames, split_request
 from tests.support.record_sets import RecordSpec, batch, message, wrapper
+from tests.support.units import walk_units
 
 LIMITS = Limits()
 BATCH_HEAD_BYTES = 61
+PRODUCER_AT = 43
+"""Position in a batch of producer id, producer epoch and base sequence."""
+TRANSACTIONAL = 0x10
 RECORDS = [
     NewRecord(key=b"key", value=b"value", timestamp=1000),
     NewRecord(key=None, value=b"", timestamp=1007),
@@ -59,6 +62,23 @@ def test_headers_come_back(codec: Codec) -> None:
     assert [headers, headers] == [row[5] for row in found]
 
 
+@pytest.mark.parametrize("codec", Codec)
+def test_a_batch_names_its_producer(codec: Codec) -> None:
+    """Brokers tell duplicates and gaps by these fields, and aborted records by the flag."""
+    data = build_record_set(RECORDS, magic=2, codec=codec, producer=(1 << 40, 7, 2147483647), transactional=True)
+
+    assert (1 << 40, 7, 2147483647) == struct.unpack_from(">qhi", data, PRODUCER_AT)
+    assert codec | TRANSACTIONAL == struct.unpack_from(">h", data, 21)[0]
+    assert decoded(data) == decoded(build_record_set(RECORDS, magic=2, codec=codec))
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_producer_id_needs_a_batch(magic: int) -> None:
+    """Older formats have no place for it: written without, duplicates would not be noticed."""
+    with pytest.raises(LocalProtocolError, match="producer id"):
+        build_record_set(RECORDS, magic=magic, producer=(1, 0, 0))
+
+
 @pytest.mark.parametrize("frame", PRODUCED, ids=str)
 def test_java_producers_write_the_same(frame: RecordedFrame) -> None:
     """Byte for byte; of what is compressed, all but the compressed bytes and what depends on them."""
@@ -71,7 +91,11 @@ def test_java_producers_write_the_same(frame: RecordedFrame) -> None:
             records = [NewRecord(key=row[3], value=row[4], timestamp=row[1], headers=row[5]) for row in rows]
             magic = sent[16]
             codec = sent[22 if magic == 2 else 17] & 7
-            built = build_record_set(records, magic=magic, codec=codec)
+            of_producer = {}
+            if magic == 2:
+                producer = struct.unpack_from(">qhi", sent, PRODUCER_AT)
+                of_producer = {"producer": producer, "transactional": bool(sent[22] & TRANSACTIONAL)}
+            built = build_record_set(records, magic=magic, codec=codec, **of_producer)
             assert unpacked(sent) == unpacked(built)
             assert codec or sent == built
 

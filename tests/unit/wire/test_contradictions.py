@@ -9,9 +9,9 @@ import struct
 import pytest
 
 from consumerd.errors import CorruptMessageError
-from consumerd.fetch.slices import cut_record_set
 from consumerd.model import GapReason, TopicPartition
 from consumerd.wire.modern.record_set import decode_record_set
+from consumerd.wire.modern.slices import cut_record_set
 from tests.support.record_sets import RecordSpec, batch, message, wrapper
 
 pytestmark = pytest.mark.usefixtures("each_path")
@@ -221,3 +221,112 @@ def test_a_message_within_a_wrapper_does_not_lead_beyond_the_log_either():
         with pytest.raises(CorruptMessageError, match="beyond the high watermark 9") as caught:
             decode_record_set(data, partition=P, start=start, high_watermark=9)
         assert caught.value.next_offset is None
+
+
+def units(text, kind="batch"):
+    """Return units like ``25`` (a message), ``20-22`` (of ``kind``) and ``20x`` (unreadable), separated by commas."""
+    made = []
+    for one in text.split(","):
+        first, _, last = one.strip().rstrip("x").partition("-")
+        data = unit(kind if last else "magic 1", int(first), int(last or first) - int(first) + 1)
+        made.append(data[:-1] + bytes((data[-1] ^ 1,)) if "x" in one else data)
+    return b"".join(made)
+
+
+@pytest.mark.parametrize("attested", [False, True])
+@pytest.mark.parametrize(
+    ("fetched", "following", "offsets"),
+    [
+        ("12x, 20, 21", "", [20, 21]),
+        ("20, 5000, 21", "", [20]),
+        ("5000, 20, 21", "", [20, 21]),
+        ("20, 21, 25, 26", "30", [20, 21, 25, 26]),
+        ("20, 25", "23", [20]),
+        ("20, 25, 23", "", [20]),
+        ("20, 25, 21", "", [20, 25]),
+        ("18-20, 20-22", "", [20, 21, 22]),
+        ("20-22, 20-22, 23", "", [20, 21, 22, 23]),
+        ("20-22, 20-22, 24, 25", "", [20, 21, 22, 24, 25]),
+        ("20-22, 8-10, 11-13", "", []),
+        ("20-22, 21-23, 30", "", [20, 21, 22]),
+        ("25, 3, 26", "", [25]),
+        ("25, 20, 21", "", [20, 21]),
+        ("25, 12", "", []),
+    ],
+)
+@pytest.mark.parametrize("kind", ["batch", "gzip batch", "gzip 1"])
+def test_each_situation_of_two_offsets_is_decided_as_documented(kind, fetched, following, offsets, attested):
+    """The table in the decoder's docstring, at position 20 of a log that ends at 100."""
+    found = decode_record_set(
+        units(fetched, kind),
+        partition=P,
+        start=20,
+        high_watermark=100,
+        following=units(following, kind) if following else b"",
+        attested=attested,
+    )
+
+    assert (offsets, offsets[-1] + 1 if offsets else 20) == (list(found.offsets), found.next_offset)
+
+
+def test_a_unit_that_comes_again_is_known_by_its_header_when_its_first_records_are_compacted():
+    """No record of it stands before the position any more, but its header still begins there."""
+    data = batch(18, [RecordSpec(delta=2, value=b"wrong")]) + unit("batch", 20, 3)
+
+    found = decode_record_set(data, partition=P, start=20, high_watermark=100)
+
+    assert [(20, b"20"), (21, b"21"), (22, b"22")] == [(record.offset, record.value) for record in found.records()]
+
+
+@pytest.mark.parametrize("attested", [False, True])
+def test_an_offset_behind_a_gap_that_nothing_confirms_is_left_for_the_next_response(attested):
+    """That begins with it, and has what follows."""
+    found = decode_record_set(units("20, 21, 25"), partition=P, start=20, high_watermark=100, attested=attested)
+
+    assert [20, 21] + [25] * (not attested) == list(found.offsets)
+
+
+@pytest.mark.parametrize(
+    ("fetched", "following", "next_offset"),
+    [("20x", "21", 21), ("20x, 21", "", 21), ("25, 22, 23", "", 22), ("25, 3, 21", "", 21)],
+)
+def test_a_unit_in_the_place_of_the_one_asked_for_is_corrupt_up_to_the_next(fetched, following, next_offset):
+    """No record is skipped silently: the error says where reading goes on."""
+    with pytest.raises(CorruptMessageError) as caught:
+        decode_record_set(
+            units(fetched),
+            partition=P,
+            start=20,
+            high_watermark=100,
+            following=units(following) if following else b"",
+        )
+
+    assert (20, next_offset) == (caught.value.offset, caught.value.next_offset)
+
+
+def test_a_follower_that_is_cut_off_says_where_reading_goes_on():
+    """Its header is there; the rest of it comes with the next response."""
+    with pytest.raises(CorruptMessageError) as caught:
+        decode_record_set(units("25, 22")[:-1], partition=P, start=20, high_watermark=100)
+
+    assert (20, 22) == (caught.value.offset, caught.value.next_offset)
+
+
+def test_inner_offsets_of_a_wrapper_are_a_witness_even_if_its_header_is_damaged():
+    """Inner offsets of magic 0 are under the checksum, so they count more than the header."""
+    inner = message(22, b"22", magic=0) + message(23, b"23", magic=0)
+    data = units("25") + wrapper(3, inner, 1, magic=0) + units("26")
+
+    with pytest.raises(CorruptMessageError) as caught:
+        decode_record_set(data, partition=P, start=20, high_watermark=100)
+
+    assert (20, 22) == (caught.value.offset, caught.value.next_offset)
+
+
+def test_a_control_batch_may_be_what_was_asked_for():
+    """It gives no record, but it accounts for its offset: the unreadable unit before it is not missing."""
+    control = batch(20, [RecordSpec(delta=0, key=b"\0\0\0\1", value=b"\0\0\0\0\0\0")], attributes=0x20)
+
+    found = decode_record_set(units("12x") + control + units("21"), partition=P, start=20, high_watermark=100)
+
+    assert ([21], 22) == (list(found.offsets), found.next_offset)

@@ -7,12 +7,12 @@ import pytest
 
 from consumerd.errors import CorruptMessageError, DecompressedTooLarge, LocalProtocolError
 from consumerd.wire.compression import Codec
-from consumerd.wire.modern.building import NewRecord, build_record_set
+from consumerd.wire.modern.building import build_record_set
 from consumerd.wire.modern.conversion import convert, convert_down
-from consumerd.wire.modern.units import walk_units
-from consumerd.wire.records import Limits
+from consumerd.wire.records import Limits, NewRecord
 from tests.support import naive_records
 from tests.support.record_sets import LOG_APPEND_TIME, RecordSpec, batch, marker, message, wrapper
+from tests.support.units import walk_units
 
 pytestmark = pytest.mark.usefixtures("each_path")
 

@@ -126,6 +126,23 @@ def test_a_unit_with_an_offset_beyond_the_log_is_told_apart_from_those_around_it
     assert (6, 7, stray) == (error.offset, error.next_offset, error.raw)
 
 
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (damaged(plain(9)), (9, None, 10)),
+        (damaged(records(5, 3)), (5, 8, 8)),
+        (damaged(compressed(9)), (5, None, 10)),
+        (damaged(renumber(plain(9), 1 << 60)), (5, None, None)),
+    ],
+    ids=["compacted", "batch due", "wrapper", "beyond the log"],
+)
+def test_the_header_s_own_claim_is_kept_for_the_operator(data: bytes, expected: tuple[int | None, ...]) -> None:
+    """Nothing is skipped on its word, but it is better than none for the one who decides."""
+    error = fault(data, 5)
+
+    assert expected == (error.offset, error.next_offset, error.claimed_end)
+
+
 def test_what_follows_in_another_piece_is_a_witness() -> None:
     """A record set is decoded in pieces, and a unit may be the last of one."""
     error = fault(damaged(plain(9)), 5, following=plain(10)[:HEAD_BYTES])

@@ -12,10 +12,12 @@ import pytest
 
 from consumerd.errors import CorruptMessageError
 from consumerd.wire.errorcodes import ErrorCode
+from consumerd.wire.modern.assigning import assign_offsets
+from consumerd.wire.modern.checking import Rules, TimestampRefused, check
 from consumerd.wire.modern.conversion import convert, convert_down
-from consumerd.wire.modern.units import Rules, TimestampRefused, assign_offsets, check, walk_units
 from consumerd.wire.records import Limits
 from tests.support import naive_records
+from tests.support.units import walk_units
 
 VECTORS: Final = Path(__file__).parents[2] / "vectors" / "produced"
 NEAR_MS: Final = 3_600_000

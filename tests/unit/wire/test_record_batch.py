@@ -12,8 +12,9 @@ import pytest
 from consumerd.errors import CorruptMessageError
 from consumerd.model import Gap, GapReason, TimestampType, TopicPartition
 from consumerd.wire.compression import Codec
+from consumerd.wire.modern.extent import find_stop
 from consumerd.wire.modern.fetch import AbortedTransaction
-from consumerd.wire.modern.record_set import decode_record_set, first_unit_size
+from consumerd.wire.modern.record_set import decode_record_set
 from consumerd.wire.records import Limits, RecordBatch
 from consumerd.wire.varint import encode_varint, read_varint, read_varlong
 from tests.support.record_sets import (
@@ -481,7 +482,7 @@ def test_a_size_that_no_message_has_is_corrupt(size: int) -> None:
 
     assert f"a message of {size} bytes" in str(error)
     assert (3, None) == (error.offset, error.next_offset)
-    assert None is first_unit_size(struct.pack(">qi", 3, size) + bytes(30))
+    assert None is find_stop(struct.pack(">qi", 3, size) + bytes(30), 0)
 
 
 @pytest.mark.parametrize(("magic", "size"), [(1, 21), (2, 48), (3, 100), (255, 100)])
@@ -496,8 +497,8 @@ def test_the_first_units_size_is_known_from_its_first_12_bytes() -> None:
     """What the fetcher must ask for when a message is larger than the fetch."""
     data = batch(0, specs(100))
 
-    assert None is first_unit_size(data[:11])
-    assert len(data) == first_unit_size(data[:12]) == first_unit_size(memoryview(data)) == first_unit_size(data + data)
+    assert None is find_stop(data[:11], 0)
+    assert len(data) == find_stop(data[:12], 0) == find_stop(memoryview(data), 0) == find_stop(data + data, 0)
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])

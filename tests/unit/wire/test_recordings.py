@@ -15,8 +15,8 @@ from consumerd.wire.modern.fetch import AbortedTransaction, FetchedPartition
 from consumerd.wire.modern.list_offsets import ListedPartition
 from consumerd.wire.modern.metadata import MetadataRequest
 from consumerd.wire.schema import compile_codec
-from consumerd.wire.session import CORRELATION_BYTES, HEADER_CODEC
-from tests.support.frames import REQUESTS, RecordedFrame, load_frames
+from consumerd.wire.session import HEADER_CODEC
+from tests.support.frames import REQUESTS, RecordedFrame, load_frames, split_request
 
 pytestmark = pytest.mark.usefixtures("each_path")
 
@@ -24,9 +24,7 @@ RECORDED = {(one.release, one.api.name, one.version, one.note): one for one in l
 
 
 def response_of(frame: RecordedFrame) -> Any:
-    assert frame.response is not None
-    codec = compile_codec(frame.request_class.response, frame.response_version)
-    return codec.decode(frame.response[SIZE_BYTES + CORRELATION_BYTES :])
+    return compile_codec(frame.request_class.response, frame.response_version).decode(frame.response_body)
 
 
 def answer(release: str, api: str, version: int, note: str) -> Any:
@@ -278,9 +276,8 @@ def test_java_fetches_and_metadata_requests_name_topic_t() -> None:
     for frame in load_frames():
         if frame.asked_by == "consumerd" or frame.version not in REQUESTS[frame.api].versions:
             continue
-        data = memoryview(frame.request)[SIZE_BYTES:]
-        _, at = HEADER_CODEC.read(data, 0, len(data))
-        request = compile_codec(frame.request_class, frame.version).decode(data[at:])
+        _, body = split_request(frame)
+        request = compile_codec(frame.request_class, frame.version).decode(body)
         if isinstance(request, MetadataRequest):
             assert set(request.topics or ()) <= {"t"}, str(frame)
         elif hasattr(request, "topics"):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from array import array
 from dataclasses import replace
@@ -10,9 +11,12 @@ from dataclasses import replace
 import pytest
 
 from consumerd.errors import ConfigError, CorruptMessageError
-from consumerd.model import Gap, GapReason, TimestampType, TopicPartition
+from consumerd.model import Gap, GapReason, PartitionKey, TimestampType, TopicPartition
 from consumerd.wire.modern.record_set import decode_record_set
-from consumerd.wire.records import Record, RecordBatch, decode_headers, empty_batch
+from consumerd.wire.record_fields import decode_headers
+from consumerd.wire.records import Record, RecordBatch, empty_batch
+from tests.support.delivery import make_wrapped_batch
+from tests.support.documents import TOP
 from tests.support.record_sets import RecordSpec, batch, message
 
 pytestmark = pytest.mark.usefixtures("each_path")
@@ -54,6 +58,7 @@ def legacy_pair() -> RecordBatch:
         value_starts=array("q", [0, 1]),
         value_ends=array("q", [1, 2]),
         indexes=array("q", [0, 1]),
+        next_offsets=array("q", [9, 9]),
     )
 
 
@@ -113,7 +118,37 @@ def test_a_record_that_shares_its_offset_leaves_no_gap() -> None:
     assert [(1, b"b")] == [(record.index, record.value) for record in pair.without(0, GapReason.SKIPPED).records()]
     assert () == pair.without(1, GapReason.SKIPPED).gaps
     none = pair.without(0, GapReason.SKIPPED).without(0, GapReason.SKIPPED)
-    assert (0, (Gap(0, 1, GapReason.SKIPPED),)) == (len(none), none.gaps)
+    assert (0, (Gap(0, 9, GapReason.SKIPPED),)) == (len(none), none.gaps)
+
+
+def test_records_that_share_an_offset_are_cut_by_their_number() -> None:
+    """Offsets do not tell the records of a compressed message of Kafka 0.7 apart."""
+    whole = make_wrapped_batch(TopicPartition("t", PartitionKey.parse("0-0")), plain=2, inner=3)
+    records = list(whole.records())
+
+    for count in range(6):
+        first, rest = whole.first_rows(count), whole.rest_rows(count)
+        assert records[:count] == list(first.records())
+        assert records[count:] == list(rest.records())
+        assert rest.start == whole.position_after(count)
+    assert [1000, 1010, 1020, 1020, 1020, 1110] == [whole.position_after(count) for count in range(6)]
+    assert [1000, 1010, 1020, 1110, 1110, 1110] == [whole.first_rows(count).next_offset for count in range(6)]
+    assert whole.rest_rows(0) is whole
+
+
+def test_gaps_stay_with_the_records_beside_them() -> None:
+    """The first records come with the gaps before the next one; the rest begins after the last of them."""
+    whole = decoded()
+
+    for count in range(1, len(whole)):
+        first, rest = whole.first_rows(count), whole.rest_rows(count)
+        assert list(whole.offsets[:count]) == list(first.offsets)
+        assert list(whole.offsets[count:]) == list(rest.offsets)
+        assert whole.offsets[count] == first.next_offset
+        assert whole.offsets[count - 1] + 1 == rest.start == whole.position_after(count)
+        for part in (first, rest):
+            explained = {*part.offsets, *(one for gap in part.gaps for one in range(gap.start, gap.end))}
+            assert set(range(part.start, part.next_offset)) == explained
 
 
 def test_one_record_can_be_made_without_its_headers() -> None:
@@ -186,6 +221,28 @@ def test_missing_timestamps_become_arrow_nulls() -> None:
 
     assert [None, 5, None] == table.column("timestamp").cast("int64").to_pylist()
     assert [-1, 0, 0] == table.column("timestamp_type").to_pylist()
+
+
+def test_arrow_batches_of_any_columns_are_valid() -> None:
+    """Arrow's own check finds nothing, with headers, without them, and without records."""
+    for records in (decoded(), legacy_pair(), empty_batch(PARTITION, 0, 5)):
+        records.to_arrow().validate(full=True)
+
+
+@pytest.mark.parametrize("make", ["decoded", "legacy_pair"])
+def test_arrow_batches_are_made_without_pandas(make: str) -> None:
+    """The event loop would stand still while it is imported, which takes seconds on a busy machine."""
+    program = (
+        "import sys\n"
+        f"from tests.unit.wire.test_records import {make}\n"
+        "assert 'pandas' not in sys.modules, 'the imports have loaded it'\n"
+        f"{make}().to_arrow()\n"
+        "assert 'pandas' not in sys.modules, 'to_arrow() has loaded it'\n"
+    )
+
+    told = subprocess.run([sys.executable, "-c", program], cwd=TOP, capture_output=True, text=True, check=False)
+
+    assert told.returncode == 0, told.stderr
 
 
 def test_without_pyarrow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

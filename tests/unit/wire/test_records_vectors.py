@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from consumerd.model import TimestampType, TopicPartition
+from consumerd.wire.modern.extent import find_stop
 from consumerd.wire.modern.fetch import AbortedTransaction
-from consumerd.wire.modern.record_set import decode_record_set, first_unit_size
+from consumerd.wire.modern.record_set import decode_record_set
 from consumerd.wire.records import Record, RecordBatch
 
 pytestmark = pytest.mark.usefixtures("each_path")
@@ -94,7 +95,7 @@ def test_every_prefix_of_a_recorded_set_gives_a_prefix_of_its_records(case: dict
         batch = _decode(case, data[:cut])
         assert expected[: len(batch)] == list(batch.records())
         if batch.next_offset == case["start"] and cut >= 12:
-            size = first_unit_size(data[:cut])
+            size = find_stop(data[:cut], 0)
             assert size is not None
             assert size > cut or cut == 0
 

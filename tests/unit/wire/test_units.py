@@ -10,19 +10,14 @@ import pytest
 
 from consumerd.errors import CorruptMessageError, DecompressedTooLarge
 from consumerd.wire.compression import Codec
-from consumerd.wire.modern.building import NewRecord, build_record_set
+from consumerd.wire.modern.assigning import assign_offsets
+from consumerd.wire.modern.building import build_record_set
+from consumerd.wire.modern.checking import Rules, TimestampRefused, UnsupportedForFormat, check
 from consumerd.wire.modern.message_row import measure_row, write_offsets
-from consumerd.wire.modern.units import (
-    Rules,
-    TimestampRefused,
-    UnsupportedForFormat,
-    assign_offsets,
-    check,
-    walk_units,
-)
-from consumerd.wire.records import Limits
+from consumerd.wire.records import Limits, NewRecord
 from tests.support import naive_records
 from tests.support.record_sets import RecordSpec, batch, message, wrapper
+from tests.support.units import walk_units
 
 pytestmark = pytest.mark.usefixtures("each_path")
 

@@ -9,7 +9,7 @@ from consumerd.errors import RemoteProtocolError
 from consumerd.net.frames import FrameAssembler
 from consumerd.wire.framing import SIZE_BYTES
 from consumerd.wire.schema import MessageCodec, compile_codec
-from consumerd.wire.session import CORRELATION_BYTES, encode_request
+from consumerd.wire.session import encode_request
 from tests.support.frames import VERSIONS, RecordedFrame, load_frames, split_request
 from tests.support.streams import feed
 
@@ -22,10 +22,7 @@ every_answer = pytest.mark.parametrize("frame", ANSWERED, ids=str)
 
 def response_of(frame: RecordedFrame) -> tuple[MessageCodec[object], bytes]:
     """Return the codec and the body of a response frame."""
-    assert frame.response is not None
-    return compile_codec(frame.request_class.response, frame.response_version), frame.response[
-        SIZE_BYTES + CORRELATION_BYTES :
-    ]
+    return compile_codec(frame.request_class.response, frame.response_version), frame.response_body
 
 
 def prefixes(body: bytes) -> list[bytes]:
