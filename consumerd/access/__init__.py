@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Way to a cluster: its address, and the one function that opens it."""
+"""Access to a Kafka cluster: its address, and the function that connects to it."""

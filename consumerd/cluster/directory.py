@@ -14,6 +14,8 @@ Invariants:
   within about a third of the time that its election took. A changed view, and news from ZooKeeper, reset it.
 - An unsettled view is refreshed on its own, with the same backoff. It is unsettled if a followed partition has no
   leader or one without an address, or if ZooKeeper and Metadata differ.
+- Brokers of Kafka 0.6 and 0.7 have no Metadata: ZooKeeper is the only source then, and its last view stays while it
+  cannot be read.
 - Each source may be unavailable. Without ZooKeeper, its last view stays, and leaders come from Metadata; without
   brokers, leaders and addresses come from ZooKeeper. A failure never empties the view.
 - Only registered brokers are asked for Metadata, as long as ZooKeeper can be read.
@@ -38,14 +40,23 @@ import structlog
 from consumerd.aio.backoff import Backoff
 from consumerd.aio.cell import Cell
 from consumerd.aio.parallel import map_bounded
-from consumerd.aio.timeouts import timeout
-from consumerd.cluster.source import ClusterSource, RegistrySource
-from consumerd.cluster.view import EMPTY_VIEW, Broker, ClusterView, MetadataDisagreement, compare_views, merge_views
+from consumerd.aio.timeouts import timeout, wait_set
+from consumerd.cluster.view import (
+    EMPTY_VIEW,
+    Broker,
+    ClusterSource,
+    ClusterView,
+    MetadataDisagreement,
+    RegistrySource,
+    compare_views,
+    merge_views,
+)
 from consumerd.errors import ConnectionLost, CoordinationError
 from consumerd.model import TopicPartition
 from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.zk.layout import BROKER_IDS, topic_path
 from consumerd.zk.port import Watch, WatchKind, ZkClient
+from consumerd.zk.registry_layout import NodeStamp, RegistryLayout
 
 KnownBrokers = Callable[[], Collection[Broker]]
 
@@ -64,18 +75,25 @@ _PERSISTENT_S: Final = 10.0
 
 
 class ClusterDirectory:
-    """The view of the cluster, refreshed while :meth:`run` runs.
+    """Current view of a cluster (brokers, topics, leaders), refreshed while :meth:`run` runs.
 
     Args:
-        from_brokers: Creates the source that asks the brokers which this directory knows.
+        from_zookeeper: Source that reads ZooKeeper.
+        from_brokers: Creates the source that reads Metadata. Its argument is a function that returns the brokers to
+            ask, from the current view of this directory. None for brokers of Kafka 0.6 and 0.7, which have no Metadata.
+        now: Monotonic clock, in seconds.
+        random: Returns floats in [0, 1), for jitter.
         refresh_interval_s: Longest time between two refreshes, in seconds.
+        backoff_initial_s: First pause between refreshes in quick succession, in seconds.
+        backoff_maximum_s: Longest such pause, in seconds.
+        layout: Paths and formats of the cluster's nodes in ZooKeeper.
     """
 
     def __init__(
         self,
         zk: ZkClient,
         from_zookeeper: RegistrySource,
-        from_brokers: Callable[[KnownBrokers], ClusterSource],
+        from_brokers: Callable[[KnownBrokers], ClusterSource] | None,
         *,
         now: Callable[[], float],
         random: Callable[[], float],
@@ -83,11 +101,13 @@ class ClusterDirectory:
         refresh_interval_s: float = 300.0,
         backoff_initial_s: float = 0.2,
         backoff_maximum_s: float = 10.0,
+        layout: RegistryLayout,
     ) -> None:
         self._zk = zk
+        self._layout = layout
         self._hooks = hooks = hooks or Hooks()
         self._from_zookeeper = from_zookeeper
-        self._from_brokers = from_brokers(self._known_brokers)
+        self._from_brokers = None if from_brokers is None else from_brokers(self._known_brokers)
         self._zookeeper = _Account("zookeeper", hooks)
         self._metadata = _Account("metadata", hooks)
         self._now = now
@@ -109,10 +129,11 @@ class ClusterDirectory:
         self._about: frozenset[str] | None = None
         """The topics of the last refresh."""
         self._due = True
-        """True if the view is to be refreshed even if no watched node has changed."""
-        self._counters: Mapping[str, tuple[int, int] | None] | None = None
-        """Versions of the watched nodes at ZooKeeper's last view: creation transaction and version. None if they were
-        not read before it.
+        """True if the view must be refreshed even if no watched node has changed."""
+        self._counters: Mapping[str, NodeStamp | None] | None = None
+        """Versions of the nodes of brokers and topics at ZooKeeper's last view.
+
+        None if they were not read before it.
         """
         self._begun = 0
         self._done = Cell(0)
@@ -126,17 +147,23 @@ class ClusterDirectory:
 
     @property
     def view(self) -> ClusterView:
-        """The current view; replaced, never mutated. Wait for changes with ``views``."""
+        """Current view of the cluster, an immutable value.
+
+        Each refresh that finds a change replaces it. Wait for a new view with ``views``.
+        """
         return self.views.value
 
     def find_leader(self, partition: TopicPartition) -> Broker | None:
-        """Return the partition's leader in the current view, or None."""
+        """Return the partition's leader in the current view.
+
+        None if the view has no leader of the partition, or not the leader's address.
+        """
         return self.view.find_leader(partition)
 
     # -- keeping it true
 
     def follow(self, topics: Collection[str]) -> None:
-        """Restrict the view to these topics from now on."""
+        """Restrict the view of the cluster to these topics from now on."""
         if frozenset(topics) == self._topics:
             return
         self._topics = frozenset(topics)
@@ -144,9 +171,11 @@ class ClusterDirectory:
         self._want("other topics are followed", due=True)
 
     def request_refresh(self, reason: str) -> None:
-        """Request a refresh, and return at once.
+        """Request a refresh of the view of the cluster, and return at once.
 
-        If the view is about the present topics already, leaders are then read from both sources.
+        The caller has seen that the view is out of date, for ``reason``. Leaders are usually taken from Metadata
+        responses, since ZooKeeper needs one read for each partition. If the last refresh was already for the topics
+        that are followed now, its leaders may be wrong, so this refresh reads them from ZooKeeper as well.
         """
         self._doubted = self._doubted or self._about == self._topics
         self._want(reason, due=True)
@@ -158,10 +187,13 @@ class ClusterDirectory:
             self._wanted.set()
 
     async def refresh(self, reason: str) -> ClusterView:
-        """Refresh, and return the view after a refresh that began later than this call.
+        """Return the view of the cluster after a refresh that begins later than this call.
 
-        The refresh may fail and leave the view unchanged. Unbounded while :meth:`run` does not run; it can be cancelled
-        at any time.
+        The refresh may fail and leave the view unchanged. The call waits without limit while :meth:`run` does not run.
+        Safe to cancel.
+
+        Args:
+            reason: Why the view is to be refreshed, for the log.
         """
         target = self._begun + 1
         self.request_refresh(reason)
@@ -169,7 +201,7 @@ class ClusterDirectory:
         return self.view
 
     async def run(self) -> None:
-        """Keep the view up to date until cancelled."""
+        """Keep the view of the cluster up to date until cancelled."""
         self._watches = {}
         self._set_watches()
         self._want("started", due=True)
@@ -191,13 +223,12 @@ class ClusterDirectory:
                     state = await self._zk.wait_state(state)
 
     def _set_watches(self) -> None:
-        """Watch the brokers' parent, and each followed topic's node.
-
-        A topic's node changes when partitions are added.
-        """
+        """Watch the brokers' parent, and the partitions of each followed topic."""
         if self._watches is None:
             return
-        wanted = {BROKER_IDS: WatchKind.CHILDREN} | {topic_path(topic): WatchKind.DATA for topic in self._topics}
+        wanted = {BROKER_IDS: WatchKind.CHILDREN}
+        for topic in self._topics:
+            wanted |= self._layout.topic_watches(topic)
         for path in self._watches.keys() - wanted.keys():
             self._watches.pop(path).close()
         for path in sorted(wanted.keys() - self._watches.keys()):
@@ -211,17 +242,12 @@ class ClusterDirectory:
 
     async def _wait_due(self) -> None:
         """Wait for a request or the interval, and then for the end of the backoff."""
-        with contextlib.suppress(TimeoutError):
-            async with timeout(self._refresh_interval_s):
-                await self._wanted.wait()
-        if not self._wanted.is_set():
+        if not await wait_set(self._wanted, self._refresh_interval_s):
             self._reason, self._due = "periodic", True
         if self._now() - self._ended_at >= self._calm_s:
             self._backoff.reset()
             return
-        with contextlib.suppress(TimeoutError):
-            async with timeout(self._not_before - self._now()):
-                await self._news.wait()
+        if await wait_set(self._news, self._not_before - self._now()):
             await asyncio.sleep(self._ended_at + self._least_s - self._now())
 
     async def _refresh(self) -> None:
@@ -249,7 +275,7 @@ class ClusterDirectory:
             reading = tasks.create_task(self._read(self._zookeeper, registry), name="read the cluster from ZooKeeper")
             if not before.brokers:
                 await asyncio.wait([reading])  # bounded by the source; it returns the brokers to ask for Metadata
-            if self.view.brokers:
+            if self.view.brokers and self._from_brokers is not None:
                 await self._read(self._metadata, partial(self._from_brokers.read, topics))
         await self._compare()
         self._about = topics
@@ -262,8 +288,8 @@ class ClusterDirectory:
             self.request_refresh("unsettled")
         self._done.set(self._begun)
 
-    async def _read_counters(self) -> Mapping[str, tuple[int, int] | None] | None:
-        """Read the versions of the watched nodes; None if they cannot be read now."""
+    async def _read_counters(self) -> Mapping[str, NodeStamp | None] | None:
+        """Read the stamps of brokers and followed topics; None if they cannot be read now."""
         if not self._zk.state.connected:
             return None
         paths = [BROKER_IDS, *(topic_path(topic) for topic in sorted(self._topics))]
@@ -271,9 +297,10 @@ class ClusterDirectory:
             stats = await map_bounded(paths, self._zk.exists)
         except CoordinationError:
             return None
+        brokers = stats.pop(BROKER_IDS)
         return {
-            path: None if stat is None else (stat.czxid, stat.cversion if path == BROKER_IDS else stat.version)
-            for path, stat in stats.items()
+            BROKER_IDS: None if brokers is None else (brokers.czxid, brokers.cversion),
+            **{path: None if stat is None else self._layout.stamp_topic(stat) for path, stat in stats.items()},
         }
 
     async def _read(self, account: _Account, reading: Callable[[], Awaitable[ClusterView]]) -> None:
@@ -340,7 +367,7 @@ class ClusterDirectory:
 
 
 class _Account:
-    """The last view of one source, and whether it fails now."""
+    """The last view of one source, and the state of its reads (failing or not)."""
 
     def __init__(self, name: str, hooks: Hooks) -> None:
         self.view: ClusterView | None = None

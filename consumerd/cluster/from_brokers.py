@@ -17,6 +17,7 @@ from typing import Final
 import structlog
 
 from consumerd.aio.timeouts import timeout
+from consumerd.cluster.identities import ClusterIdentities
 from consumerd.cluster.view import Broker, ClusterView, PartitionView, TopicView
 from consumerd.errors import ConnectionLost, ProtocolError
 from consumerd.model import BrokerId, PartitionKey
@@ -34,7 +35,14 @@ _LARGE_RESPONSE: Final = 20_000
 
 
 def plan_request(topics: Collection[str] | None, version: int) -> MetadataRequest:
-    """Return a request for ``topics``, or with None for all, that creates none."""
+    """Return a Metadata request for ``topics`` that creates no topic; None for all topics.
+
+    Up to version 3 a broker may create the topics that a request names. So the request is then for all topics, and the
+    caller drops those it does not want.
+
+    Args:
+        version: Version of the request that is going to be sent.
+    """
     if topics is None:
         return MetadataRequest(topics=None, allow_auto_topic_creation=version < _FIRST_WITHOUT_CREATION)
     if version >= _FIRST_WITHOUT_CREATION:
@@ -45,35 +53,49 @@ def plan_request(topics: Collection[str] | None, version: int) -> MetadataReques
 
 
 def plan_creating_request(topics: Collection[str], version: int) -> MetadataRequest:
-    """Return a request for ``topics`` that lets the broker create missing ones.
+    """Return a Metadata request for ``topics`` that lets the broker create missing topics.
 
-    Whether it does depends on its settings. Without topics, only the brokers are requested.
+    The broker's settings decide if it creates them. For an empty collection, only the brokers are requested.
+
+    Args:
+        version: Version of the request that is going to be sent.
     """
     if not topics:
         return plan_request(topics, version)
     return MetadataRequest(topics=tuple(sorted(topics)))
 
 
-def make_view(response: MetadataResponse, topics: Collection[str] | None, *, tls: bool) -> ClusterView:
-    """Build the view of the requested topics from a response.
+def make_view(
+    response: MetadataResponse,
+    topics: Collection[str] | None,
+    *,
+    tls: bool,
+    identities: ClusterIdentities | None = None,
+) -> ClusterView:
+    """Return the view of the requested topics in a Metadata response.
 
-    ``tls`` is true if the response came over TLS.
+    Args:
+        topics: The topics of the view; None for all in the response.
+        tls: True if the response came over TLS, so the addresses in it speak TLS.
+        identities: How topics and the cluster are identified, in a cluster without ZooKeeper. None if ZooKeeper tells
+            incarnations: topics of the view have none then.
     """
     brokers = {
         BrokerId(one.node_id): Broker(id=BrokerId(one.node_id), host=one.host, port=one.port, tls=tls, rack=one.rack)
         for one in response.brokers
         if 0 < len(one.host) <= _LONGEST_HOST and 0 < one.port <= _LAST_PORT
     }
-    found = (_make_topic(one) for one in response.topics if topics is None or one.topic in topics)
+    found = (_make_topic(one, identities) for one in response.topics if topics is None or one.topic in topics)
+    cluster_id = response.cluster_id if identities is None else identities.identify_cluster(response.cluster_id)
     return ClusterView(
         brokers=dict(sorted(brokers.items())),
         topics={topic.name: topic for topic in found if topic.error != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION},
-        cluster_id=response.cluster_id,
+        cluster_id=cluster_id,
         controller=_as_broker(response.controller_id),
     )
 
 
-def _make_topic(topic: MetadataTopic) -> TopicView:
+def _make_topic(topic: MetadataTopic, identities: ClusterIdentities | None) -> TopicView:
     partitions = {
         PartitionKey(one.partition): PartitionView(
             leader=_as_broker(one.leader),
@@ -83,7 +105,12 @@ def _make_topic(topic: MetadataTopic) -> TopicView:
         )
         for one in topic.partitions
     }
-    return TopicView(name=topic.topic, partitions=dict(sorted(partitions.items())), error=topic.error_code)
+    return TopicView(
+        name=topic.topic,
+        partitions=dict(sorted(partitions.items())),
+        incarnation=None if identities is None else identities.identify_topic(topic.topic, topic.topic_id),
+        error=topic.error_code,
+    )
 
 
 def _as_broker(number: int) -> BrokerId | None:
@@ -91,17 +118,19 @@ def _as_broker(number: int) -> BrokerId | None:
 
 
 class BrokerSource:
-    """Reads from one known broker; tries the next one if it fails or is slow.
+    """Reads brokers, topics and leaders from one known broker; tries the next if it fails.
 
-    A broker that hangs (a paused machine, a lost route) is often the very one whose partitions need a new leader, so
-    its response is never waited for alone.
+    A broker that hangs (a paused machine, a lost route) is often the leader of the very partitions that need a new
+    leader. So the next broker is asked too if the first one does not respond soon.
 
     Args:
         known: Returns the brokers to ask.
+        random: Returns floats in [0, 1), for the order of brokers.
         timeout_s: Time limit of each request, in seconds.
         patience_s: Time limit of all requests together, in seconds.
         alone_s: Time without a response, in seconds, after which the next broker is asked too.
-        creates: True if missing topics are to be created.
+        creates: True if missing topics shall be created.
+        identities: How topics and the cluster are identified, in a cluster without ZooKeeper; None in one with it.
     """
 
     def __init__(
@@ -114,6 +143,7 @@ class BrokerSource:
         patience_s: float = 60.0,
         alone_s: float = 1.0,
         creates: bool = False,
+        identities: ClusterIdentities | None = None,
     ) -> None:
         self._pool = pool
         self._known = known
@@ -122,10 +152,17 @@ class BrokerSource:
         self._patience_s = patience_s
         self._alone_s = alone_s
         self._creates = creates
+        self._identities = identities
         self._log = structlog.get_logger(__name__)
 
     async def read(self, topics: Collection[str] | None) -> ClusterView:
-        """Read the cluster from any broker. Raises ConnectionLost if none responds."""
+        """Return brokers, topics and leaders, as one of the brokers knows them.
+
+        Args:
+            topics: Topics to read; None for all.
+
+        Raises ConnectionLost if no broker responds.
+        """
         # failing brokers come last, others in random order, which spreads the members of a group over the brokers
         candidates = sorted(self._known(), key=lambda broker: (self._pool.waits_s(broker), self._random()))
         try:
@@ -173,5 +210,5 @@ class BrokerSource:
         request = plan_creating_request(topics or (), version) if creating else plan_request(topics, version)
         response = await connection.request(request, timeout_s=self._timeout_s, version=version)
         if sum(len(topic.partitions) for topic in response.topics) + len(response.brokers) <= _LARGE_RESPONSE:
-            return make_view(response, topics, tls=broker.tls)
-        return await asyncio.to_thread(make_view, response, topics, tls=broker.tls)
+            return make_view(response, topics, tls=broker.tls, identities=self._identities)
+        return await asyncio.to_thread(make_view, response, topics, tls=broker.tls, identities=self._identities)

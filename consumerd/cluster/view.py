@@ -19,9 +19,9 @@ address that Metadata has for it.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from consumerd.model import BrokerId, Incarnation, PartitionKey, TopicPartition
 from consumerd.net.address import Address
@@ -35,7 +35,7 @@ NO_ERROR: Final = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """A broker, with the listener through which we reach it."""
+    """A broker, with the address of the listener through which this process reaches it."""
 
     id: BrokerId
     host: str
@@ -45,7 +45,7 @@ class Broker:
 
     @property
     def address(self) -> Address:
-        """The address of the listener."""
+        """Address of the broker's listener."""
         return Address(host=self.host, port=self.port, tls=self.tls)
 
     def __str__(self) -> str:
@@ -54,9 +54,9 @@ class Broker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
-    """One partition; ``leader`` is None if it has none.
+    """State of one partition, as ZooKeeper or a broker tells it.
 
-    ``error`` is Metadata's error code, 0 for none.
+    ``leader`` is None if the partition has no leader. ``error`` is the partition's error code in Metadata, 0 for none.
     """
 
     leader: BrokerId | None
@@ -68,9 +68,12 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicView:
-    """One topic; ``incarnation`` is None if only Metadata knows it.
+    """One topic, as ZooKeeper or a broker tells it.
 
-    ``error`` is Metadata's error code of the topic, 0 for none.
+    Attributes:
+        incarnation: identity of the topic across re-creation; None in a cluster with ZooKeeper if only Metadata knows
+            the topic.
+        error: the topic's error code in Metadata, 0 for none.
     """
 
     name: str
@@ -81,7 +84,10 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """A cluster's state at one moment; topics not listed are missing or not requested."""
+    """A cluster's state at one moment.
+
+    A topic that is not in ``topics`` does not exist, or was not requested.
+    """
 
     brokers: Mapping[BrokerId, Broker] = field(default_factory=dict)
     topics: Mapping[str, TopicView] = field(default_factory=dict)
@@ -89,12 +95,15 @@ class ClusterView:
     controller: BrokerId | None = None
 
     def find_partition(self, partition: TopicPartition) -> PartitionView | None:
-        """Return the view of a partition, or None."""
+        """Return the state of a partition; None if the view does not have it."""
         topic = self.topics.get(partition.topic)
         return topic.partitions.get(partition.partition) if topic else None
 
     def find_leader(self, partition: TopicPartition) -> Broker | None:
-        """Return the partition's leader, or None without a leader with known address."""
+        """Return the partition's leader.
+
+        None if the partition has no leader, or the leader's address is unknown.
+        """
         known = self.find_partition(partition)
         return None if known is None else self._find_leader(known)
 
@@ -103,17 +112,17 @@ class ClusterView:
 
     @property
     def leaderless(self) -> tuple[TopicPartition, ...]:
-        """The partitions that cannot be read now, sorted."""
+        """Partitions without a leader whose address is known, sorted: they cannot be read now."""
         return tuple(sorted(self._find_leaderless()))
 
     @property
     def has_leaderless(self) -> bool:
-        """True if a partition cannot be read now."""
+        """True if a partition has no leader whose address is known."""
         return next(self._find_leaderless(), None) is not None
 
     @property
     def size(self) -> int:
-        """Number of brokers and partitions."""
+        """Number of brokers and partitions, together."""
         return len(self.brokers) + sum(len(topic.partitions) for topic in self.topics.values())
 
     def _find_leaderless(self) -> Iterator[TopicPartition]:
@@ -126,8 +135,32 @@ class ClusterView:
 EMPTY_VIEW: Final = ClusterView()
 
 
+class ClusterSource(Protocol):
+    """Source of brokers, topics and leaders: ZooKeeper, or the brokers."""
+
+    async def read(self, topics: Collection[str] | None) -> ClusterView:
+        """Read the brokers and the named topics; None reads all topics.
+
+        Topics that do not exist are left out. Each source limits the time. Raises CoordinationError (ZooKeeper) or
+        ConnectionLost (brokers) if nothing could be read.
+        """
+
+
+class RegistrySource(ClusterSource, Protocol):
+    """ZooKeeper as a source of brokers and topics; each leader costs one read more."""
+
+    async def read(self, topics: Collection[str] | None, *, leaders: bool = True) -> ClusterView:
+        """Read the brokers and the named topics; None reads all topics.
+
+        Topics that do not exist are left out. The time is limited. Raises CoordinationError if nothing could be read.
+
+        Args:
+            leaders: False to leave out the partitions' leaders.
+        """
+
+
 class Aspect(enum.StrEnum):
-    """The subject of a disagreement."""
+    """Fact on which ZooKeeper and Metadata disagree, such as a partition's leader."""
 
     BROKERS = "brokers"
     TOPIC = "topic"
@@ -137,7 +170,14 @@ class Aspect(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MetadataDisagreement:
-    """One difference between ZooKeeper and Metadata; ``subject`` is a topic or partition."""
+    """One difference between ZooKeeper and Metadata.
+
+    Attributes:
+        aspect: kind of the difference.
+        subject: the topic or partition concerned.
+        zookeeper: the fact according to ZooKeeper, in words.
+        metadata: the fact according to Metadata, in words.
+    """
 
     aspect: Aspect
     subject: str
@@ -155,15 +195,15 @@ def merge_views(
     stale_zookeeper: bool = False,
     stale_metadata: bool = False,
 ) -> ClusterView:
-    """Merge two views, either of which may be missing.
+    """Return one view of the cluster from ZooKeeper's and a broker's; either may be missing.
 
     Args:
-        zookeeper: The view of ZooKeeper.
-        metadata: The view of a broker.
-        stale_zookeeper: ZooKeeper cannot be read now. Then leaders come from Metadata, and topics that only Metadata
-            knows are kept.
-        stale_metadata: No broker responds now. Then brokers are those registered in ZooKeeper, at their registered
-            addresses: all may have moved, and an address of an old response would never be given up.
+        zookeeper: The view of ZooKeeper, or None.
+        metadata: The view of a broker, or None.
+        stale_zookeeper: True if ZooKeeper cannot be read now. Then leaders come from Metadata, and topics that only
+            Metadata knows are kept.
+        stale_metadata: True if no broker responds now. Then brokers and addresses are those registered in ZooKeeper:
+            the addresses in Metadata may be out of date, and without a response they would be tried for ever.
     """
     if zookeeper is None or metadata is None:
         return zookeeper or metadata or EMPTY_VIEW
@@ -205,10 +245,10 @@ def _merge_partition(zookeeper: PartitionView | None, metadata: PartitionView | 
 
 
 def compare_views(zookeeper: ClusterView, metadata: ClusterView) -> list[MetadataDisagreement]:
-    """List the differences that matter to a consumer, sorted.
+    """Return the differences between ZooKeeper and a broker that matter to a consumer, sorted.
 
-    Both views must be about the same topics. A response without any broker is ignored: 0.8 returns one until the first
-    topic is created.
+    Both views must be about the same topics. A Metadata response without any broker counts as no difference: brokers of
+    0.8 send one until the first topic is created.
     """
     found = []
     if metadata.brokers and set(zookeeper.brokers) != set(metadata.brokers):

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to brokers: bytes, correlation, versions, pooling. Knows brokers by address, and no cluster."""
+"""Connections to brokers: bytes, request matching, versions, pooling. Knows brokers by address only."""

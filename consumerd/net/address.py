@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a broker listens."""
+"""Addresses of listeners."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where a listener is, and whether it speaks TLS."""
+    """Host and port of a listener; ``tls`` is true if it speaks TLS."""
 
     host: str
     port: int
@@ -17,3 +17,11 @@ class Address:
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
+
+
+def reachable_host(host: str) -> str:
+    """Return the host at which this machine reaches a listener of its own.
+
+    That is loopback for a listener on all addresses.
+    """
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - looked for, not listened on

@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One connection to one broker: requests out, their answers to whoever asked.
+"""One connection to one broker: requests out, each answer to its waiter.
 
-Owns which caller waits for which answer, each request's deadline, and what happens when the connection ends. Bytes are
-``net.stream``'s, headers and correlation ids ``wire.session``'s.
+Owns the waiters, the deadline of each request, and the end of the connection. Bytes belong to ``net.stream``; headers,
+and which request an answer belongs to, to the session (``net.session``).
 
-- Concurrent requests pipeline: each is written at once, and a broker answers them in that order. So a request behind a
-  long poll waits for it; give long polls a connection of their own.
-- A fault of the connection (broken, framing lost, an answer that nobody asked for, a request past its deadline)
-  *poisons* it: it is closed, and every waiter hears ConnectionLost with the one cause as its ``__cause__``. A late
-  answer poisons because everything behind it is late as well, and might never come.
-- A body that cannot be read fails its own request with RemoteProtocolError; the connection goes on.
-- A waiter that is cancelled leaves the connection as it is: its answer is dropped when it comes, undecoded.
+- Concurrent requests are pipelined: each is written at once, and a broker answers them in that order. A request behind
+  a long poll waits for it, so give long polls a connection of their own.
+- A fault of the connection (closed, framing lost, an answer to no request, a request past its deadline) *poisons* it:
+  it is closed, and every waiter gets ConnectionLost, with that fault as its ``__cause__``. A late answer is a fault
+  because all answers behind it are late too, and may never come.
+- A body that cannot be read fails its own request with RemoteProtocolError. The connection stays open.
+- A cancelled waiter leaves the connection open. Its answer is dropped, undecoded, when it arrives.
 
-There is no task in here: answers are handed to their waiters from the socket's own callback.
+No task runs here: the socket's callback hands answers to their waiters.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any, Final, Self, TypeVar
 
@@ -25,27 +26,37 @@ from consumerd.aio.timeouts import timeout
 from consumerd.errors import ConnectionLost, ConsumerdError, RemoteProtocolError, RequestTimedOut
 from consumerd.model import BrokerId
 from consumerd.net.address import Address
+from consumerd.net.session import AnswerFrame, ConnectionSession, SpokenVersions
 from consumerd.net.stream import Stream, StreamConnector
-from consumerd.net.versions import BrokerVersions
 from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.schema import Request
-from consumerd.wire.session import ClientSession, ResponseFrame
 
 R = TypeVar("R")
 
 LONGEST_THROTTLE_S: Final = 60.0
-"""What we wait for at most when a broker names a throttle time; quotas are counted over windows of seconds."""
+"""Longest delay of requests, in seconds, for a throttle time that a broker names.
+
+Quotas are counted over windows of seconds.
+"""
 
 _LARGE_BODY_BYTES: Final = 256 * 1024
 """Response bodies above this are decoded in a thread: Metadata of 100,000 partitions takes half a second."""
 
 
 class BrokerConnection:
-    """An open connection that several callers may use at once. Made by :meth:`open`."""
+    """An open connection to one broker, which several callers may use at once.
+
+    :meth:`open` makes it.
+    """
 
     def __init__(
-        self, session: ClientSession, address: Address, broker: BrokerId | None, now: Callable[[], float], hooks: Hooks
+        self,
+        session: ConnectionSession,
+        address: Address,
+        broker: BrokerId | None,
+        now: Callable[[], float],
+        hooks: Hooks,
     ) -> None:
         self.address = address
         self.broker = broker
@@ -53,29 +64,42 @@ class BrokerConnection:
         self._now = now
         self._hooks = hooks
         self._stream: Stream | None = None
-        self._versions: BrokerVersions | None = None
+        self._versions: SpokenVersions | None = None
         self._refused: Callable[[], None] | None = None
-        self._waiters: dict[int, asyncio.Future[ResponseFrame | None]] = {}
+        self._waiters: dict[int, asyncio.Future[AnswerFrame | None]] = {}
         self._cause: ConsumerdError | None = None
         self._silent_until = 0.0
         self._last_used = now()
+        self._retire_at = math.inf
 
     @classmethod
     async def open(
         cls,
         connector: StreamConnector,
-        session: ClientSession,
+        session: ConnectionSession,
         address: Address,
         *,
         broker: BrokerId | None,
         now: Callable[[], float],
         hooks: Hooks,
     ) -> Self:
-        """Connect. Bounded by the connector. Raises ConnectionLost."""
+        """Connect to a broker; return the connection. Raises ConnectionLost, which is reported to ``hooks``.
+
+        The connector limits the time.
+
+        Args:
+            session: Protocol state that encodes requests and matches responses.
+            broker: Id of the broker, for reports; None if it is unknown.
+            now: Monotonic clock, in seconds.
+        """
         connection = cls(session, address, broker, now, hooks)
-        connection._stream = await connector(address, connection)
+        try:
+            connection._stream = await connector(address, connection)
+        except ConnectionLost as error:
+            hooks.request_failed(broker, "Connect", type(error).__name__)
+            raise
         if connection.closed:
-            # the peer's first bytes, which nobody had asked for, were here before the stream was ours to close
+            # unrequested bytes of the peer had poisoned the connection before it had the stream to close
             connection._stream.close()
         return connection
 
@@ -86,61 +110,79 @@ class BrokerConnection:
     # -- versions
 
     @property
-    def versions(self) -> BrokerVersions:
-        """What the broker speaks."""
+    def versions(self) -> SpokenVersions:
+        """Versions of each kind of request that may be sent on this connection."""
         assert self._versions is not None, "versions are settled before a connection is given away"
         return self._versions
 
-    def adopt(self, versions: BrokerVersions, *, refused: Callable[[], None] | None = None) -> None:
-        """Settle the broker's versions, once, before the connection is given away.
+    def adopt(self, versions: SpokenVersions, *, refused: Callable[[], None] | None = None) -> None:
+        """Set the request versions to use, once, before the connection is given away.
 
         Args:
-            refused: called if the broker shows that it does not speak them. It closes the connection while it owes an
-                answer, as brokers of 0.8 to 0.10 do on a request that they do not know. Or its answer cannot be read:
-                0.8.2 answers Fetch v1 as if it were v0.
+            refused: Called if the broker seems not to support these versions: it closes the connection while a request
+                is pending, or a response cannot be parsed. Brokers of 0.8 to 0.10 close the connection after an unknown
+                request; brokers of 0.8.2 respond to Fetch v1 in the format of v0.
         """
         self._versions = versions
         self._refused = refused
 
-    def version_of(self, request: type[Request[Any]]) -> int:
-        """Return the newest version of a request that both sides speak. Raises UnsupportedVersion."""
-        return self.versions.choose(request)
+    def version_of(self, request: type[Request[Any]], *, at_most: int | None = None) -> int:
+        """Return the newest version of a request that both sides support, up to ``at_most``.
+
+        None for ``at_most`` sets no limit. Raises UnsupportedVersion if there is no such version.
+        """
+        return self.versions.choose(request, at_most=at_most)
 
     # -- state
 
     @property
     def closed(self) -> bool:
-        """Whether no more requests can be sent."""
+        """True if no more requests can be sent."""
         return self._cause is not None
 
     @property
     def in_flight(self) -> int:
-        """How many answers are still to come, those of cancelled waiters included."""
+        """Number of requests without a response yet, including cancelled ones."""
         return self._session.in_flight
 
     @property
     def idle_s(self) -> float:
-        """For how long nothing was asked and nothing was awaited, in seconds."""
+        """Seconds since the last request or response; 0 while a request waits for its response."""
         return 0.0 if self.in_flight else self._now() - self._last_used
+
+    def retire_after(self, seconds: float) -> None:
+        """Set the time after which the connection should be replaced, in seconds from now."""
+        self._retire_at = self._now() + seconds
+
+    @property
+    def retiring(self) -> bool:
+        """True if the connection should be replaced, because the broker closes it soon.
+
+        Pending requests still get their responses.
+        """
+        return self._now() >= self._retire_at
 
     # -- requests
 
     async def request(self, request: Request[R], *, timeout_s: float, version: int | None = None) -> R:
-        """Send a request and return its answer; ``version`` None is the newest that both sides speak.
+        """Send a request and return its answer.
 
-        ``timeout_s`` runs from the moment of sending; before that, a throttle time that the broker named is waited for,
-        :data:`LONGEST_THROTTLE_S` at most. Cancel freely.
+        Args:
+            timeout_s: Time limit in seconds, from the sending of the request. If the broker has asked to wait (throttle
+                time), the request is sent after that wait, of at most :data:`LONGEST_THROTTLE_S`.
+            version: Version to send; None for the newest that both sides support.
 
-        Raises RequestTimedOut, ConnectionLost (the outcome is unknown), RemoteProtocolError (this answer is unreadable),
-        UnsupportedVersion, and LocalProtocolError for what the version cannot say; nothing was sent in the last two.
+        Safe to cancel. Raises RequestTimedOut and ConnectionLost, after which it is unknown if the broker has carried
+        out the request; RemoteProtocolError for an answer that cannot be read; and, before anything is sent,
+        UnsupportedVersion, and LocalProtocolError for a value that the version cannot hold.
         """
         if version is None:
             version = self.version_of(type(request))
         await self._wait_throttle()
         self._raise_closed()
-        correlation_id, data = self._session.send(request, version)
+        key, data = self._session.send(request, version)
         waiter = asyncio.get_running_loop().create_future()
-        self._waiters[correlation_id] = waiter
+        self._waiters[key] = waiter
         started = self._last_used = self._now()
         assert self._stream is not None
         self._stream.write(data)
@@ -154,19 +196,25 @@ class BrokerConnection:
             self._hooks.request_failed(self.broker, request.api.name, "RequestTimedOut")
             raise late from error
         finally:
-            self._waiters.pop(correlation_id, None)
+            self._waiters.pop(key, None)
         if frame is None:
             self._hooks.request_failed(self.broker, request.api.name, type(self._cause).__name__)
             self._raise_closed()
         assert frame is not None
         self._last_used = self._now()
-        return await self._decode(request, frame, self._last_used - started)
+        return await self._decode(request, version, frame.body, self._last_used - started)
 
     async def send(self, request: Request[Any], *, timeout_s: float, version: int | None = None) -> None:
-        """Send a request that brokers do not answer (``expects_response`` is false), and return when the peer takes it.
+        """Send a request that brokers do not answer: Produce with ``acks`` 0.
 
-        Nobody learns whether the broker has acted upon it; one that could not closes the connection. ``timeout_s`` bounds
-        the wait for room, as a throttle time is waited for first. Cancel freely. Raises as :meth:`request` does.
+        Returns when the operating system has taken the bytes. The broker's result is not reported; a broker that fails
+        to carry out the request closes the connection. Safe to cancel. Raises RequestTimedOut, ConnectionLost,
+        UnsupportedVersion, LocalProtocolError.
+
+        Args:
+            timeout_s: Time limit in seconds for the operating system to take the bytes. If the broker has asked to wait
+                (throttle time), this limit begins after that wait.
+            version: Version to send; None for the newest that both sides support.
         """
         if version is None:
             version = self.version_of(type(request))
@@ -187,18 +235,18 @@ class BrokerConnection:
             raise late from error
         self._raise_closed()
 
-    async def _decode(self, request: Request[R], frame: ResponseFrame, seconds: float) -> R:
+    async def _decode(self, request: Request[R], version: int, body: memoryview, seconds: float) -> R:
         try:
-            # record sets are only cut out of a Fetch response, however large
-            if len(frame.body) > _LARGE_BODY_BYTES and request.api is not ApiKey.FETCH:
-                response = await asyncio.to_thread(request.decode_response, frame.version, frame.body)
+            # decoding a Fetch response only cuts record sets out, so its size does not matter
+            if len(body) > _LARGE_BODY_BYTES and request.api is not ApiKey.FETCH:
+                response = await asyncio.to_thread(request.decode_response, version, body)
             else:
-                response = request.decode_response(frame.version, frame.body)
+                response = request.decode_response(version, body)
         except RemoteProtocolError as error:
             self._hooks.request_failed(self.broker, request.api.name, "RemoteProtocolError")
             unreadable = RemoteProtocolError(f"{self.address}: {error}")
             if self._refused is not None:
-                # other versions must be tried, and this connection keeps those that it has
+                # other versions must be tried, on another connection: this one keeps its versions
                 self._refused()
                 self._poison(unreadable)
             raise unreadable from error
@@ -207,7 +255,10 @@ class BrokerConnection:
         return response
 
     def _note_throttle(self, seconds: float) -> None:
-        """Heed a throttle time, in the way that the broker's release means it (``BrokerVersions.mutes_after_answer``)."""
+        """Delay later requests by a throttle time if the broker's release expects that.
+
+        ``SpokenVersions.mutes_after_answer`` tells if it does.
+        """
         if seconds <= 0:
             return
         self._hooks.broker_throttled(self.broker, seconds)
@@ -222,11 +273,11 @@ class BrokerConnection:
     # -- the end
 
     def close(self) -> None:
-        """Close at once; whoever waits hears ConnectionLost. Idempotent."""
+        """Close the connection at once; pending requests raise ConnectionLost. Idempotent."""
         self._poison(ConnectionLost(f"{self.address}: closed by us"))
 
     async def wait_closed(self) -> None:
-        """Wait until the socket is closed; after :meth:`close` that is the next turn of the loop."""
+        """Wait until the socket is closed: one turn of the loop after :meth:`close`."""
         if self._stream is not None:
             await self._stream.wait_closed()
 
@@ -242,24 +293,27 @@ class BrokerConnection:
 
     def _raise_closed(self) -> None:
         if self._cause is not None:
-            # a new one for each waiter: an exception that is raised twice mixes up its tracebacks
+            # a new exception for each waiter: raised twice, one would mix up its tracebacks
             raise ConnectionLost(str(self._cause)) from self._cause
 
     # -- FrameReceiver
 
     def frame_received(self, body: memoryview) -> None:
-        """Hand an answer to whoever waits for it."""
+        """Hand a received response to the caller that waits for it; called by the stream."""
         try:
             frame = self._session.receive_frame(body)
         except RemoteProtocolError as error:
             self._poison(RemoteProtocolError(f"{self.address}: {error}"))
             return
-        waiter = self._waiters.get(frame.correlation_id)
+        waiter = self._waiters.get(frame.key)
         if waiter is not None and not waiter.done():
             waiter.set_result(frame)
 
     def stream_closed(self, cause: ConsumerdError) -> None:
-        """Poison: the stream is gone, and says why."""
+        """Fail all pending requests with ConnectionLost; called when the stream has ended.
+
+        ``cause`` is why the stream has ended.
+        """
         if self._refused is not None and self._cause is None and self.in_flight:
             self._refused()
         self._poison(cause)

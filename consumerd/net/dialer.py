@@ -1,27 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens connections to brokers, and finds out what a broker speaks before anybody asks it something.
+"""Dialer of brokers of 0.8 and later: opens connections and finds out their versions.
 
-How releases are told apart (``net.versions`` says what each speaks)::
+Each connection gets the session of this generation, with correlation ids. Brokers of 0.6/0.7 would take the requests
+below for other requests, so the generation must be known before the first connection. Their dialer is
+``net.legacy_dialer.LegacyDialer``.
+
+How releases are told apart (``net.versions`` has the versions of each)::
 
     1. ApiVersions v0 on a new connection
-         answered  -> what it lists
-         closed    -> 0.8 perhaps, or a broker that went down, or something that is no broker
-         silent    -> 0.9 perhaps, or a broker that is slow
-    2. ListOffsets v0 about nothing, which every release answers, on a second connection
+         answered  -> the versions listed
+         closed    -> 0.8 perhaps, or a broker that went down, or no broker
+         silent    -> 0.9 perhaps, or a slow broker
+    2. ListOffsets v0 without topics, which every release answers, on a second connection
          closed or silent -> down, or no broker: ConnectionLost, and nothing is concluded
          answered         -> it is alive
-    3. ApiVersions v0 again, on a third, with several times the patience that the sign of life took
-         answered  -> what it lists: it had been restarting or slow
+    3. ApiVersions v0 again, on a third connection, with several times the timeout that step 2 took
+         answered  -> the versions listed: it had been restarting or slow
          closed    -> 0.8;  silent -> 0.9: the second connection is kept, this one is not
 
-What was concluded is remembered for later connections, until the broker shows that it is wrong: it closes a connection
-while it owes an answer, or an answer cannot be read. Then the next connection walks through the steps again.
+The conclusion is kept for later connections until the broker contradicts it: it closes a connection while a request is
+pending, or an answer cannot be read. The next connection then takes the steps again.
 
-Example: a broker of 0.8.2 closes the connection in step 3, while this process is stopped (SIGSTOP, a suspended machine).
-When the process goes on, its patience has ended before it sees the close, and the broker is taken for one of 0.9. The
-first Fetch v1 is answered as if it were v0, which cannot be read, and the broker is asked again.
+Example: a broker of 0.8.2 closes the connection in step 3 while this process is stopped (SIGSTOP, a suspended machine).
+When the process continues, the timeout has passed before it sees the close, and the broker is assumed to be of 0.9. The
+answer to the first Fetch v1 has the form of v0 and cannot be read, so the steps are taken again.
 
-ListOffsets rather than Metadata, since Metadata v0 can only be asked about nothing by asking about everything.
+Step 2 does not use Metadata because Metadata v0 without topics asks for all of them.
 """
 
 from __future__ import annotations
@@ -52,10 +56,17 @@ _PATIENCE_FACTOR: Final = 4.0
 
 
 class Dialer:
-    """Opens connections that are ready for use.
+    """Opens connections to brokers of 0.8 and later, and finds out their request versions.
 
-    ``pinned`` is ``cluster.broker_version``, None to ask. Each step is bounded: connecting by the connector, the
-    question by ``probe_timeout_s``, the sign of life by ``alive_timeout_s``.
+    Args:
+        connector: Opens the streams, and limits the time for that.
+        now: Monotonic clock, in seconds.
+        pinned: Versions set by ``cluster.broker_version``; None to ask each broker.
+        memory: Versions that were assumed for brokers that do not list theirs; None for a new memory.
+        probe_timeout_s: Time limit, in seconds, of the first ApiVersions request. If that request fails, it is repeated
+            with a limit that is derived from the broker's response time to ListOffsets, and is never shorter.
+        alive_timeout_s: Time limit, in seconds, of the ListOffsets request that finds out if the broker responds at
+            all.
     """
 
     def __init__(
@@ -80,9 +91,9 @@ class Dialer:
         self._alive_timeout_s = alive_timeout_s
 
     async def dial(self, address: Address, broker: BrokerId | None = None) -> BrokerConnection:
-        """Return a new connection with its versions settled; the caller closes it. Cancel freely.
+        """Return a new connection with its versions set; the caller closes it. Safe to cancel.
 
-        Raises ConnectionLost, also for what answers but is no broker; ConfigError for TLS without settings.
+        Raises ConnectionLost, also if the peer is no broker; ConfigError for TLS without settings.
         """
         versions = self._pinned or self._memory.find(address, self._now())
         if versions is None:
@@ -97,15 +108,15 @@ class Dialer:
             return await BrokerConnection.open(
                 self._connector, session, address, broker=broker, now=self._now, hooks=self._hooks
             )
-        except ConnectionLost as error:
+        except ConnectionLost:
             self._memory.forget(address)
-            self._hooks.request_failed(broker, "Connect", type(error).__name__)
             raise
 
     async def _negotiate(self, address: Address, broker: BrokerId | None) -> BrokerConnection:
-        """Walk through the steps of the module's docstring."""
+        """Take the steps of the module's docstring."""
         asked = await self._open(address, broker)
-        if await self._settle(asked, self._probe_timeout_s):
+        versions = await self._settle(asked, self._probe_timeout_s)
+        if versions.origin is Origin.NEGOTIATED:
             return asked
         alive = await self._open(address, broker)
         try:
@@ -113,7 +124,8 @@ class Dialer:
             await alive.request(ListOffsetsRequest(topics=()), timeout_s=self._alive_timeout_s, version=0)
             patience_s = max(self._probe_timeout_s, _PATIENCE_FACTOR * (self._now() - started))
             asked_again = await self._open(address, broker)
-            if await self._settle(asked_again, patience_s):
+            versions = await self._settle(asked_again, patience_s)
+            if versions.origin is Origin.NEGOTIATED:
                 alive.close()
                 return asked_again
         except RemoteProtocolError as error:
@@ -122,28 +134,29 @@ class Dialer:
         except BaseException:
             alive.close()
             raise
-        alive.adopt(asked_again.versions, refused=lambda: self._memory.forget(address))
-        self._memory.remember(address, alive.versions, self._now())
+        alive.adopt(versions, refused=lambda: self._memory.forget(address))
+        self._memory.remember(address, versions, self._now())
         return alive
 
-    async def _settle(self, connection: BrokerConnection, timeout_s: float) -> bool:
-        """Ask for the versions and adopt them; False, with those assumed and the connection closed, if it cannot say.
+    async def _settle(self, connection: BrokerConnection, timeout_s: float) -> BrokerVersions:
+        """Ask for the versions, and set them. If they are assumed, the connection is closed.
 
-        Raises ConnectionLost when what answers is no broker.
+        Raises ConnectionLost if the peer is no broker.
         """
         try:
             response = await connection.request(ApiVersionsRequest(), timeout_s=timeout_s, version=0)
-            connection.adopt(read_api_versions(response))
+            versions = read_api_versions(response)
         except RequestTimedOut:
-            connection.adopt(assume_release(RELEASE_0_9))
+            versions = assume_release(RELEASE_0_9)
         except ConnectionLost as error:
             if isinstance(error.__cause__, RemoteProtocolError):
                 raise
-            connection.adopt(assume_release(RELEASE_0_8))
+            versions = assume_release(RELEASE_0_8)
         except RemoteProtocolError as error:
             connection.close()
             raise ConnectionLost(f"{connection.address}: not a broker that can be used: {error}") from error
         except BaseException:
             connection.close()
             raise
-        return connection.versions.origin is Origin.NEGOTIATED
+        connection.adopt(versions)
+        return versions

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Length-prefixed frames out of a byte stream, received straight into the buffers that they stay in.
+"""Length-prefixed frames from a byte stream, received into the buffers where they stay.
 
-Sans-IO: :meth:`FrameAssembler.buffer` says where the next bytes are to be written and :meth:`FrameAssembler.advance`
-how many were. Between frames that is a small buffer of the assembler's own, so that one receive call brings a length
-prefix, or many small frames; once a frame's length is known the rest of it is received into its own memory, without a
-copy. A frame's memory belongs to whoever takes it and is never written again, until the last view of it is gone: then a
+Sans-IO: :meth:`FrameAssembler.buffer` returns where to write the next bytes, and :meth:`FrameAssembler.advance` takes
+their number. Between frames, bytes go to a small buffer of the assembler, so that one receive call may bring a length
+prefix or many small frames. Once the length of a frame is known, its rest is received into its own memory, without a
+copy. That memory belongs to the owner of the frame. It is not written again until the last view of it is gone; then a
 pool (:func:`frame_memory`) may receive another frame into it.
 
-What a frame is, and which sizes are refused, is ``wire.framing``'s.
+The format of frames, and which sizes are refused, is in ``wire.framing``.
 """
 
 from __future__ import annotations
@@ -20,22 +20,27 @@ from consumerd.wire import kernel
 from consumerd.wire.framing import SIZE_BYTES, decode_frame_size
 
 _TLS_RECORDS: Final = (0x15, 0x16)
-"""Alert and handshake: what a TLS server answers to plain text."""
+"""TLS alert and handshake: a TLS server's answer to plain text."""
 _TLS_MAJOR: Final = 0x03
 
 _BETWEEN_BYTES: Final = 64 * 1024
 
 Allocate = Callable[[int], memoryview]
-"""Gives writable memory of so many bytes; what stands in it is undefined."""
+"""Function that returns writable memory of the given size in bytes, with undefined content."""
 
 IDLE_BYTES: Final = 17 << 20
-"""So much memory of frames is kept for the next ones: enough for the largest answer that is asked for by default. It is part of
-the constant beyond the memory budget.
+"""Bytes of unused frame memory kept for later frames: enough for the largest default response.
+
+They do not count against the memory budget.
 """
 
 
 def frame_memory(idle_bytes: int = IDLE_BYTES) -> Allocate:
-    """Return where frames get their memory from: a pool where there is a kernel, memory of their own otherwise."""
+    """Return a function that allocates memory for frames.
+
+    With the native kernel, memory of earlier frames is used again; at most ``idle_bytes`` are kept for that. Without
+    the native kernel, each frame gets a new buffer.
+    """
     memory = kernel.memory
     return _zeroed if memory is None else memory.ReceivePool(idle_bytes).allocate
 
@@ -45,10 +50,14 @@ def _zeroed(size: int) -> memoryview:
 
 
 class FrameAssembler:
-    """Assembles frames of at most ``max_frame_bytes``, which bounds what a peer can make us allocate.
+    """Assembles length-prefixed frames from received bytes.
 
-    ``between_bytes`` is the size of the buffer between frames; ``allocate`` gives the memory of a frame of that many
-    bytes. After a RemoteProtocolError the stream is out of step for good; the assembler must not be used again.
+    After a RemoteProtocolError the boundaries of frames are lost, and the assembler must not be used again.
+
+    Args:
+        max_frame_bytes: Largest allowed size of a frame, which bounds the memory that a peer can claim.
+        between_bytes: Size, in bytes, of the buffer that receives the beginnings of frames.
+        allocate: Function that allocates the frames' memory.
     """
 
     def __init__(
@@ -66,15 +75,19 @@ class FrameAssembler:
         self._filled = 0
 
     def buffer(self) -> memoryview:
-        """Return where to receive into next; never empty, valid until the next call of :meth:`advance`."""
+        """Return the memory into which to receive the next bytes; never empty.
+
+        Valid until the next call of :meth:`advance`.
+        """
         if self._frame is not None:
             return self._frame[self._filled :]
         return self._between[self._held :]
 
     def advance(self, count: int) -> Iterator[memoryview]:
-        """Take ``count`` more bytes as received and yield the bodies that they complete, read-only, in order.
+        """Take ``count`` received bytes; yield the bodies of the frames that they complete.
 
-        Must be iterated to its end. Raises RemoteProtocolError for a size that is negative or above the limit.
+        Bodies are in order and read-only. The caller must iterate to the end. Raises RemoteProtocolError for a frame
+        size that is negative or above the limit.
         """
         if self._frame is None:
             self._held += count
@@ -86,7 +99,7 @@ class FrameAssembler:
             yield frame.toreadonly()
 
     def _split(self) -> Iterator[memoryview]:
-        """Cut what lies between frames into whole ones; the start of a larger one moves to memory of its own."""
+        """Cut complete frames out of the buffer; an incomplete one moves to its own memory."""
         start, end = 0, self._held
         while end - start >= SIZE_BYTES:
             size = self._read_size(start)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The port to a connection's bytes, and TCP and TLS behind it.
+"""Interface to a connection's bytes, with TCP and TLS behind it.
 
-A :class:`Stream` hands every whole frame to its :class:`FrameReceiver` the moment it is complete: no task, no queue and
-no copy lie between the socket and whoever waits for the answer. What is received is bounded by what was asked for,
-since brokers speak only when spoken to; anything else closes the connection. Writing has back-pressure.
+A :class:`Stream` hands each frame to its :class:`FrameReceiver` as soon as it is complete: there is no task, queue or
+copy between the socket and the waiter of a response. Reading needs no flow control, since a broker sends only responses
+to our requests; anything else closes the connection. Writing has back-pressure.
 
 Receive buffers are left to the kernel by default: a fixed ``SO_RCVBUF`` switches its auto-tuning off and is capped by
 ``net.core.rmem_max``, which is often smaller than what auto-tuning reaches.
@@ -29,13 +29,16 @@ _HAPPY_EYEBALLS_S: Final = 0.25
 
 
 class FrameReceiver(Protocol):
-    """Who a stream's frames go to. Both calls return at once and do not raise."""
+    """Receiver of a stream's frames. Both methods return at once and do not raise."""
 
     def frame_received(self, body: memoryview) -> None:
-        """Take a frame's body, without its length prefix; it is the receiver's to keep."""
+        """Take a frame's body, without its length prefix; the receiver may keep it."""
 
     def stream_closed(self, cause: ConsumerdError) -> None:
-        """Hear, once, that no more frames come: the peer closed, the connection broke, or framing is lost."""
+        """Take the cause of the stream's end; called once, after the last frame.
+
+        The peer has closed the connection, the connection broke, or a frame had an impossible size.
+        """
 
 
 class Stream(Protocol):
@@ -45,32 +48,46 @@ class Stream(Protocol):
         """Send bytes after all that were written before; nothing happens on a closed stream."""
 
     async def drain(self) -> None:
-        """Wait until the system has taken what was written, and sends it even if we close; returns when the stream closes, too.
+        """Wait until the operating system has taken all written bytes, or the stream is closed.
 
-        Unbounded: the caller's deadline applies. Cancel freely.
+        The operating system sends the bytes that it has taken even after a close. No timeout of its own. Safe to
+        cancel.
         """
 
     def close(self) -> None:
-        """Drop the connection at once, unsent bytes included. Idempotent; the receiver hears of it."""
+        """Close the connection at once; bytes that were not sent are dropped. Idempotent.
+
+        The receiver's ``stream_closed`` is called.
+        """
 
     async def wait_closed(self) -> None:
-        """Wait until the socket is closed; after :meth:`close` that is the next turn of the loop."""
+        """Wait until the socket is closed: one turn of the loop after :meth:`close`."""
 
 
 class StreamConnector(Protocol):
-    """Opens streams; the seam for tests without sockets."""
+    """Function that opens streams; tests replace it to work without sockets."""
 
     async def __call__(self, address: Address, receiver: FrameReceiver) -> Stream:
-        """Connect, TLS handshake included. Bounded by the connector's own timeout. Raises ConnectionLost."""
+        """Connect to an address; return the stream, after the TLS handshake if there is one.
+
+        Bounded by the connector's own timeout. Raises ConnectionLost.
+
+        Args:
+            receiver: Gets the frames.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TcpConnector:
-    """Connects over TCP, with TLS where the address asks for it.
+    """Connects over TCP, with TLS if the address asks for it.
 
-    ``tls`` is the context for such addresses; names in certificates are checked against the address's host unless the
-    context says otherwise. ``receive_buffer_bytes`` fixes ``SO_RCVBUF``. ``allocate`` gives the memory of frames, for all
-    connections of this connector.
+    Attributes:
+        max_frame_bytes: Largest size of a frame that a peer may send.
+        timeout_s: Time limit of a connection attempt, in seconds, with the TLS handshake.
+        tls: Context for TLS; None if no address asks for TLS. Names in certificates are checked against the address's
+            host, unless the context says otherwise.
+        receive_buffer_bytes: Fixed ``SO_RCVBUF``; None leaves the size to the kernel.
+        allocate: Function that allocates the memory of frames, for all connections of this connector.
     """
 
     max_frame_bytes: int
@@ -80,13 +97,19 @@ class TcpConnector:
     allocate: Allocate = field(default_factory=frame_memory)
 
     async def __call__(self, address: Address, receiver: FrameReceiver) -> Stream:
-        """Connect within ``timeout_s``. Raises ConnectionLost, and ConfigError where TLS is asked for but not set up."""
+        """Connect to an address within ``timeout_s``; return the stream.
+
+        Raises ConnectionLost; ConfigError if the address asks for TLS and ``tls`` is None.
+
+        Args:
+            receiver: Gets the frames.
+        """
         if address.tls and self.tls is None:
             raise ConfigError(f"{address}: the listener speaks TLS; set cluster.tls")
         loop = asyncio.get_running_loop()
         try:
             async with timeout(self.timeout_s):
-                # a host may have addresses that lead nowhere; uvloop's create_connection tries them one after the other
+                # some addresses of a host may be unreachable; uvloop's create_connection tries them one after the other
                 found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
                 sock = await start_connection(found, happy_eyeballs_delay=_HAPPY_EYEBALLS_S)
                 _, stream = await loop.create_connection(
@@ -118,31 +141,34 @@ class TransportStream(asyncio.BufferedProtocol):
     # -- Stream
 
     def write(self, data: bytes) -> None:
-        """Send bytes; see :class:`Stream`."""
+        """Send bytes after all that were written before; do nothing on a closed stream."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     async def drain(self) -> None:
-        """Wait for room; see :class:`Stream`."""
+        """Wait until the system has taken all written bytes, or the stream is closed."""
         await self._writable.wait()
 
     def close(self) -> None:
-        """Drop the connection; see :class:`Stream`."""
+        """Close the connection at once; bytes that were not sent are dropped. Idempotent."""
         if self._transport is not None:
             self._transport.abort()
         self._end(ConnectionLost(f"{self._address}: closed by us"))
 
     async def wait_closed(self) -> None:
-        """Wait for the socket's end; see :class:`Stream`."""
+        """Wait until the socket is closed: one turn of the loop after :meth:`close`."""
         await self._closed.wait()
 
     def tune(self, receive_buffer_bytes: int | None) -> None:
-        """Set socket options: keep-alive finds peers that vanished while idle, requests are small and not delayed."""
+        """Set socket options: keep-alive, TCP_NODELAY, and the receive buffer.
+
+        Keep-alive finds peers that vanished while the connection was idle.
+        """
         assert self._transport is not None
         sock = self._transport.get_extra_info("socket")
         if sock is None:
             return
-        with contextlib.suppress(OSError):  # the peer may be gone already, which the transport tells
+        with contextlib.suppress(OSError):  # the peer may be gone already; the transport reports it
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if receive_buffer_bytes is not None:
@@ -151,19 +177,19 @@ class TransportStream(asyncio.BufferedProtocol):
     # -- asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
-        # uvloop's transports are such without being derived from it
+        """Keep the transport of the new connection; called by asyncio."""
+        # uvloop's transports have the methods, and another base class
         self._transport = transport = cast("asyncio.Transport", transport)
-        # nothing is left here once drained; a TLS transport counts "as much as high" as too much already
+        # drained means that the buffer is empty; a TLS transport pauses at the high mark, others above it
         transport.set_write_buffer_limits(high=1 if self._address.tls else 0, low=0)
         self._writable.set()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the hint is 64 KiB at most; frames know better
-        """Say where to receive into."""
+        """Return the memory into which asyncio receives the next bytes."""
         return self._frames.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Hand over the frames that the received bytes complete."""
+        """Hand the frames that ``nbytes`` received bytes complete to the receiver; called by asyncio."""
         try:
             for body in self._frames.advance(nbytes):
                 if self._receiver is None:
@@ -175,19 +201,19 @@ class TransportStream(asyncio.BufferedProtocol):
                 self._transport.abort()
 
     def eof_received(self) -> bool:
-        """Close when the peer does."""
+        """Close the connection, because the peer did; called by asyncio."""
         return False
 
     def pause_writing(self) -> None:
-        """Hold writers back."""
+        """Make :meth:`drain` wait, because the transport's buffer is full; called by asyncio."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """Let writers go on."""
+        """Let :meth:`drain` return, because the transport's buffer has room; called by asyncio."""
         self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the receiver and whoever waits."""
+        """Tell the receiver, and all that wait, that the connection has ended; called by asyncio."""
         self._end(ConnectionLost(f"{self._address}: {f'connection lost: {exc}' if exc else 'closed by the broker'}"))
         self._closed.set()
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ZooKeeper: the session over aiozk, standing watches, where things lie and what the nodes hold."""
+"""ZooKeeper: sessions over aiozk, watches that last, paths and contents of znodes."""

@@ -18,12 +18,12 @@ _SERVER: Final = re.compile(
 _PORT_BEHIND_CHROOT: Final = re.compile(
     r"(?P<hosts>(?:[^/]*,)?(?:\[[^/\]]*\]|[^/:,]+))(?P<chroot>/[^:]*[^:/])/?:(?P<port>[0-9]{1,5})/?"
 )
-"""The last server has no port, and the chroot ends with one."""
+"""Connect string whose last server has no port, and whose chroot ends with one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One member of the ensemble."""
+    """Host and port of one ZooKeeper server."""
 
     host: str
     port: int
@@ -34,7 +34,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class ConnectString:
-    """The servers, and the path under which everything lies (empty: the root)."""
+    """ZooKeeper servers and chroot; ``chroot`` is empty if the connect string has none."""
 
     servers: tuple[Server, ...]
     chroot: str
@@ -44,7 +44,10 @@ class ConnectString:
 
 
 def parse_connect_string(text: str) -> ConnectString:
-    """Read a connect string. Raises ConfigError, which says what is wrong with which part."""
+    """Parse ``host:port,host:port/chroot``. Raises ConfigError, which names the faulty part.
+
+    Example: ``zk1:2181,zk2:2181/kafka`` gives two servers and the chroot ``/kafka``.
+    """
     hosts, slash, rest = text.strip().partition("/")
     chroot = f"{slash}{rest}".rstrip("/")
     if "://" in text:
@@ -72,7 +75,7 @@ def parse_connect_string(text: str) -> ConnectString:
 
 
 def _join_servers(text: str) -> str:
-    """Return the connect string that was probably meant by one with a chroot behind each server."""
+    """Correct a connect string that repeats the chroot after each server."""
     parts = [part.strip().partition("/") for part in text.split(",")]
     chroots = [f"/{chroot}" for _, slash, chroot in parts if slash and chroot]
     return ",".join(server for server, _, _ in parts) + (chroots[-1].rstrip("/") if chroots else "")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One TCP connection to one ZooKeeper server: frames, answers in order, and its end noticed at once.
+"""One TCP connection to a ZooKeeper server: frames, and responses in the order of requests.
 
-Knows the framing (int32 length; an answer begins with int32 xid, int64 zxid, int32 error) and nothing of the requests
-themselves. A connection belongs to one session for its whole life, so that what is written to it goes out in that
-session or not at all. It never waits and never fails late: :meth:`ZkConnection.submit` writes at once, and every answer
-that can no longer come is resolved as ``None`` the moment the connection ends.
+The module knows the framing (an int32 length; a response begins with int32 xid, int64 zxid, int32 error), and no
+particular request. A connection belongs to one session for its whole life, so a request written to it reaches the
+server in that session or not at all. :meth:`ZkConnection.submit` writes at once and never waits. When the connection
+ends, the future of each request without a response gets the result ``None`` at once.
 
 Source: ZooKeeper's ``ClientCnxn.java`` and ``zookeeper.jute`` (ReplyHeader).
 """
@@ -21,7 +21,10 @@ from typing import Final, Protocol, cast
 from consumerd.errors import CoordinationError
 
 MAX_REQUEST_BYTES: Final = 0xFFFFF
-"""What a server reads at most (``jute.maxbuffer``); it drops the connection of who sends more, without a word."""
+"""Largest request that a server reads (``jute.maxbuffer``).
+
+It drops the connection of a larger one, without an answer.
+"""
 
 _MAX_ANSWER_BYTES: Final = 1 << 26
 _LENGTH: Final = struct.Struct("!i")
@@ -31,19 +34,26 @@ _XIDS: Final = 0x7FFFFFFF
 
 
 class RequestTooLarge(CoordinationError):
-    """The request is larger than a server reads; nothing was sent."""
+    """Raised for a request above the size that ZooKeeper servers read; nothing was sent."""
 
 
 class ZkRequest(Protocol):
-    """What can be sent."""
+    """A ZooKeeper request that can be serialised."""
 
     def serialize(self, xid: int) -> bytes:
-        """Return the request's frame without its length."""
+        """Return the request's frame without its length.
+
+        Args:
+            xid: Number of the request on its connection; the response repeats it.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class ZkReply:
-    """An answer: the zxid that the server had seen, its error code (0: none), and the body."""
+    """A ZooKeeper response: the server's last zxid, the error code (0: none), and the body.
+
+    ``body`` has the bytes after the response header, undecoded.
+    """
 
     zxid: int
     error: int
@@ -52,19 +62,26 @@ class ZkReply:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Who hears of a connection; each is called on the event loop and must not raise."""
+    """Callbacks of a connection to a ZooKeeper server.
+
+    They are called on the event loop, and must not raise.
+    """
 
     answered: Callable[[ZkReply, float | None], None]
-    """An answer came; with the time when its request was sent if the answer proves that the session lived then."""
+    """Called when a response has arrived.
+
+    The second argument is the time when its request was sent, if the response proves that the session lived then; else
+    None.
+    """
     changed: Callable[[bytes], None]
-    """A watch fired; the body of its event."""
+    """Called when a watch has fired; the argument is the body of its event."""
     lost: Callable[[], None]
-    """The connection ended."""
+    """Called when the connection has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """A request on its way."""
+    """A pending request."""
 
     answer: asyncio.Future[ZkReply | None]
     sent_at: float
@@ -72,9 +89,15 @@ class _Pending:
 
 
 class ZkConnection(asyncio.Protocol):
-    """Made by ``loop.create_connection``. The first frame of the server is its greeting, the others are answers.
+    """A connection to one ZooKeeper server, as the protocol of ``loop.create_connection``.
 
-    Requests are numbered from ``first_xid`` on, up to the largest int32 and then from 1 again: others have a meaning.
+    The server's first frame answers the request to connect; the others are responses and watch events. Requests are
+    numbered from ``first_xid`` to the largest int32, and then from 1 again: ZooKeeper reserves 0 and negative numbers.
+
+    Args:
+        now: Clock in seconds, which never goes back.
+        listener: Callbacks for responses, watch events and the end of the connection.
+        first_xid: Number of the first request.
     """
 
     def __init__(self, now: Callable[[], float], listener: Listener, *, first_xid: int = 1) -> None:
@@ -88,34 +111,39 @@ class ZkConnection(asyncio.Protocol):
         self._pending: dict[int, _Pending] = {}
         self._ended = asyncio.Event()
         self._progress_at = now()
-        self._reason = ""
+        self.reason = ""
+        """Reason for which the connection has ended; empty while it lives."""
 
     @property
     def lost(self) -> bool:
-        """Whether it has ended."""
+        """True once the connection has ended."""
         return self._ended.is_set()
 
-    @property
-    def reason(self) -> str:
-        """Why it ended."""
-        return self._reason
-
     async def wait_lost(self) -> None:
-        """Wait for its end. Unbounded; cancel freely."""
+        """Wait for the end of the connection. No timeout; safe to cancel."""
         await self._ended.wait()
 
     async def greet(self, frame: bytes) -> bytes | None:
-        """Send the first frame and return the server's, or None if it hung up. The caller bounds it."""
+        """Send the request to connect, and return the server's answer to it.
+
+        Both are frames without their length. Returns None if the server closed the connection. Has no timeout of its
+        own; the caller sets one.
+        """
         self._write(frame)
         return await self._greeting
 
     def submit(
         self, request: ZkRequest, *, proves_session: bool = False, xid: int | None = None
     ) -> asyncio.Future[ZkReply | None]:
-        """Send a request now; the future is its answer, or None once none can come.
+        """Send a request now; return a future of its response.
 
-        ``proves_session`` is for requests that only the ensemble's leader can answer; ``xid`` for those that have a
-        fixed one. Raises RequestTooLarge, before anything is sent.
+        The future's result is None if the connection ends before the response. Raises RequestTooLarge, before anything
+        is sent.
+
+        Args:
+            proves_session: True for requests that only the ensemble's leader can answer. Their response proves that the
+                session was alive when they were sent, so the listener gets the time of sending.
+            xid: Number of the request, for kinds of requests that have a fixed one; None takes the next number.
         """
         future: asyncio.Future[ZkReply | None] = asyncio.get_running_loop().create_future()
         if self.lost or self._transport is None:
@@ -132,15 +160,19 @@ class ZkConnection(asyncio.Protocol):
         return future
 
     def stalled_s(self) -> float:
-        """Seconds for which something has been waiting and no answer has come, nor a piece of one; 0 if nothing waits.
+        """Return the seconds without a received byte while a request waits for its response.
 
-        Answers that come slowly, to much that was asked at once, are no stall.
+        They count from the later of two times: the last received byte, and the sending of the oldest such request. 0 if
+        no request waits. Any byte counts, so a large response that arrives slowly is no stall.
         """
         oldest = next(iter(self._pending.values()), None)
         return 0.0 if oldest is None else self._now() - max(oldest.sent_at, self._progress_at)
 
     def abort(self, reason: str) -> None:
-        """End it at once: when this returns, it is lost and everybody concerned knows. Idempotent."""
+        """End the connection at once; its callbacks have been called on return. Idempotent.
+
+        ``reason`` is the text for the attribute ``reason``, which logs and errors show.
+        """
         if self._transport is not None:
             self._transport.abort()
         self._end(reason)
@@ -148,7 +180,7 @@ class ZkConnection(asyncio.Protocol):
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:  # noqa: D102
-        # uvloop's transports are such without being derived from it
+        # uvloop's transports have the methods, and another base class
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:  # noqa: D102
@@ -177,9 +209,9 @@ class ZkConnection(asyncio.Protocol):
     def _end(self, reason: str) -> None:
         if self.lost:
             return
-        self._reason = reason
+        self.reason = reason
         self._ended.set()
-        # whoever is woken below must find the session without this connection
+        # the waiters woken below must find the session without this connection
         self._listener.lost()
         if not self._greeting.done():
             self._greeting.set_result(None)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The port to ZooKeeper: what consumerd asks of it, and how session identity shows.
+"""Interface to ZooKeeper: the operations that consumerd needs, and how sessions are identified.
 
 Implemented by ``zk.aiozk_client`` over real servers and by ``tests.support.fake_zookeeper``. Paths are absolute and
-without the chroot, which the implementation adds. Every call is bounded by a deadline of its own.
+without the chroot, which the implementation adds. Each call has a time limit, unless its docstring says "no timeout".
 
-Session rules: a session *epoch* counts the sessions of this process. A write that carries an ``epoch`` goes
-out in that session or not at all. An outcome that is unknown (:class:`OutcomeUnknown`) must be read back before
-anything is concluded from it; implementations retry reads, never writes.
+Sessions of this process are numbered: the *epoch* is 1 for the first, 2 after the first expiry. A write with an
+``epoch`` is sent in that session or not at all. After :class:`OutcomeUnknown` a write may have been done or not: read
+the nodes to find out. Implementations retry reads, never writes.
 """
 
 from __future__ import annotations
@@ -22,24 +22,31 @@ from consumerd.model import SessionEpoch
 ANY_VERSION: Final = -1
 
 
-class NoNode(CoordinationError):
-    """The node (or the parent of a node to be created) is not there."""
+class RequestRefused(CoordinationError):
+    """Raised if ZooKeeper answered with an error; the request had no effect."""
 
 
-class NodeExists(CoordinationError):
-    """The node to be created is there already."""
+class NoNode(RequestRefused):
+    """Raised if the znode does not exist, or the parent of one to be created."""
 
 
-class BadVersion(CoordinationError):
-    """The node's version is not the one that the write was conditional on."""
+class NodeExists(RequestRefused):
+    """Raised if the znode to be created exists already."""
 
 
-class NotEmpty(CoordinationError):
-    """The node to be deleted has children."""
+class BadVersion(RequestRefused):
+    """Raised if the znode's version differs from the one that the write requires."""
 
 
-class NotPermitted(CoordinationError):
-    """The server refused for the node's ACL; ``path`` is the node that was asked for, whose parent may be meant."""
+class NotEmpty(RequestRefused):
+    """Raised if the znode to be deleted has children."""
+
+
+class NotPermitted(RequestRefused):
+    """Raised if an ACL does not permit the request.
+
+    ``path`` is the node of the request. The ACL may be that of its parent, as for creating and deleting a node.
+    """
 
     def __init__(self, message: str, path: str) -> None:
         super().__init__(message)
@@ -47,15 +54,21 @@ class NotPermitted(CoordinationError):
 
 
 class NotConnected(CoordinationError):
-    """Nothing was sent: there is no connection within the deadline."""
+    """Raised if there was no connection to ZooKeeper within the call's time limit; no effect."""
 
 
 class OutcomeUnknown(CoordinationError):
-    """The connection broke, or the deadline passed, after the request was sent: it may or may not have taken effect."""
+    """Raised if a request was sent, and may or may not have taken effect.
+
+    The connection broke, or the call's time limit passed, before the response came.
+    """
 
 
-class MultiFailed(CoordinationError):
-    """None of a ``multi``'s operations took effect; ``index`` and ``cause`` name the first that failed."""
+class MultiFailed(RequestRefused):
+    """Raised if a ``multi`` failed and had no effect.
+
+    ``index`` is the number of its first failed operation, from 0; ``cause`` is that operation's error.
+    """
 
     def __init__(self, index: int, cause: CoordinationError) -> None:
         super().__init__(f"operation {index} of a multi failed: {cause}")
@@ -65,7 +78,10 @@ class MultiFailed(CoordinationError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stat:
-    """A node's stat structure; times in ms since the epoch, ``ephemeral_owner`` 0 for a persistent node."""
+    """A znode's stat structure: versions, transactions, times.
+
+    Times are in ms since the epoch; ``ephemeral_owner`` is 0 for a persistent node.
+    """
 
     czxid: int
     mzxid: int
@@ -81,7 +97,7 @@ class Stat:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create ``path``; its parents must exist."""
+    """Operation of a ``multi``: create the znode ``path``, whose parent must exist."""
 
     path: str
     data: bytes
@@ -90,7 +106,10 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class SetData:
-    """Set the data of ``path`` if its version is ``version`` (any by default)."""
+    """Operation of a ``multi``: set the data of the znode ``path``.
+
+    It fails unless the znode has the version ``version``; the default accepts any version.
+    """
 
     path: str
     data: bytes
@@ -99,7 +118,10 @@ class SetData:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete ``path`` if its version is ``version`` (any by default)."""
+    """Operation of a ``multi``: delete the znode ``path``.
+
+    It fails unless the znode has the version ``version``; the default accepts any version.
+    """
 
     path: str
     version: int = ANY_VERSION
@@ -107,7 +129,10 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class CheckVersion:
-    """Go on only if ``path`` exists with this version (any by default)."""
+    """Operation of a ``multi`` that changes nothing: check the version of the znode ``path``.
+
+    It fails unless the znode exists with the version ``version``; the default accepts any version.
+    """
 
     path: str
     version: int = ANY_VERSION
@@ -117,28 +142,33 @@ Operation = Create | SetData | Delete | CheckVersion
 
 
 class Right(enum.IntFlag):
-    """Permissions of an ACL, as ZooKeeper's ``ZooDefs.Perms`` number them."""
+    """Permissions of an ACL; the numbers are those of ZooKeeper's ``ZooDefs.Perms``."""
 
     READ = 1
     WRITE = 2
     CREATE = 4
-    """Create children."""
+    """Permission to create children."""
     DELETE = 8
-    """Delete children."""
+    """Permission to delete children."""
     ADMIN = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Acl:
-    """One entry of a node's ACL."""
+    """One entry of a znode's ACL: an identity and its permissions."""
 
     scheme: str
     id: str
     rights: Right
 
+    @property
+    def is_open(self) -> bool:
+        """True if it lets everybody create and delete children."""
+        return (self.scheme, self.id) == ("world", "anyone") and Right.CREATE | Right.DELETE in self.rights
+
     def __str__(self) -> str:
         letters = "".join(letter for letter, right in _LETTERS if right in self.rights)
-        # a digest's hash helps nobody who reads a log
+        # the hash of a digest is of no use in a log
         name = self.id.partition(":")[0] if self.scheme == "digest" else self.id
         return f"{self.scheme}:{name}:{letters or 'none'}"
 
@@ -153,21 +183,31 @@ _LETTERS: Final = (
 
 
 class LeasePhase(enum.Enum):
-    """How long ago ZooKeeper last answered, in fractions of the negotiated session timeout."""
+    """Age of a session's lease, in parts of the session timeout.
+
+    The age is the time since the newest request that ZooKeeper's leader has answered was sent.
+    """
 
     NONE = "none"
-    """No session yet, or the last one is over."""
+    """There is no session yet, or the last one is over."""
     FRESH = "fresh"
-    """Less than half: deliver and commit."""
+    """Less than half of the timeout: deliver and commit."""
     PAUSED = "paused"
-    """From half: delivery and commits pause."""
+    """From half of the timeout on: delivery and commits pause."""
     SUSPENDED = "suspended"
-    """From two thirds: positions are kept, nothing is done; another member may soon own the partitions."""
+    """From two thirds of the timeout on: nothing is done, and positions are kept.
+
+    Other members may soon own the partitions.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionState:
-    """What is known of the session now. Two states of different ``epoch`` share no claims."""
+    """State of a ZooKeeper session as this process knows it.
+
+    Claims belong to one ``epoch``, the number of this process's session: when it changes, earlier claims are lost.
+    ``session_id`` is ZooKeeper's, ``timeout_s`` the session timeout in seconds.
+    """
 
     epoch: SessionEpoch
     session_id: int
@@ -175,18 +215,21 @@ class SessionState:
     phase: LeasePhase
     connected: bool
     connections: int = field(compare=False)
-    """How many there were up to now: where it differs, something had to wait for another one. Two states may be equal."""
+    """Number of connections up to now. If it changes during a call, the call had to wait for a new one.
+
+    It is not compared.
+    """
 
 
 class Watch(Protocol):
-    """A standing watch; :meth:`close` ends it. Idempotent."""
+    """A watch of a znode that reports every change, not only the first, until :meth:`close`."""
 
     def close(self) -> None:
-        """Stop calling back."""
+        """Stop reporting changes. Idempotent."""
 
 
 class WatchKind(enum.Enum):
-    """What a standing watch listens to."""
+    """Kind of changes that a watch of a znode reports."""
 
     DATA = "data"
     """Creation, deletion and data changes of the node."""
@@ -197,58 +240,105 @@ class WatchKind(enum.Enum):
 class ZkClient(Protocol):
     """A ZooKeeper session that survives its connections, and is replaced when it expires.
 
-    All methods may raise NotConnected, OutcomeUnknown (writes), SessionLost (an ``epoch`` that is not current) and
-    CoordinationError for what the server refuses otherwise (no permission, a chroot that is not there).
+    Methods that send requests may raise NotConnected; writes also OutcomeUnknown, and SessionLost if their ``epoch`` is
+    not the current one. RequestRefused is raised for any other error that the server answers, such as a missing
+    permission.
     """
 
     @property
     def state(self) -> SessionState:
-        """The session as known at this moment; ``phase`` is computed from the clock at each access."""
+        """State of the session now; ``phase`` is computed from the clock at each access."""
 
     async def wait_state(self, seen: SessionState) -> SessionState:
-        """Wait until :attr:`state` differs from ``seen``, and return it. Unbounded; cancel freely."""
+        """Wait until the session's state differs from ``seen``; return it.
+
+        No timeout; safe to cancel.
+        """
 
     async def get(self, path: str) -> tuple[bytes, Stat]:
-        """Return data and stat. Raises NoNode."""
+        """Return a znode's data and stat. Raises NoNode."""
 
     async def find(self, path: str) -> tuple[bytes, Stat] | None:
-        """Return data and stat, or None where there is no such node."""
+        """Return a znode's data and stat, or None if it does not exist."""
 
     async def exists(self, path: str) -> Stat | None:
-        """Return the stat, or None where there is no such node."""
+        """Return a znode's stat, or None if it does not exist."""
 
     async def children(self, path: str) -> tuple[list[str], Stat]:
-        """Return the names of the children, sorted, and the node's stat. Raises NoNode."""
+        """Return the sorted names of a znode's children, and its stat. Raises NoNode."""
 
     @property
     def identity(self) -> str:
-        """Who this client is to ACLs, for messages: ``scheme:name``, or ``world:anyone`` without credentials."""
+        """The name under which ACLs know this client, for messages.
+
+        ``scheme:name``, such as ``digest:ann``, or ``world:anyone`` without credentials.
+        """
 
     async def get_acl(self, path: str) -> tuple[Acl, ...]:
-        """Return the node's ACL. Raises NoNode, NotPermitted (from ZooKeeper 3.6 on it takes READ or ADMIN)."""
+        """Return the entries of a znode's ACL.
+
+        Raises NoNode; NotPermitted for a client without READ or ADMIN, which ZooKeeper 3.6 and later require.
+        """
 
     async def create(
         self, path: str, data: bytes, *, ephemeral: bool = False, epoch: SessionEpoch | None = None
     ) -> None:
-        """Create a node. Raises NodeExists, NoNode (no parent)."""
+        """Create a znode. Raises NodeExists; NoNode if the parent does not exist.
+
+        Args:
+            ephemeral: True for a node that ZooKeeper deletes when the session ends.
+            epoch: Number of the session in which the request must be sent; None for any session.
+        """
 
     async def set(
         self, path: str, data: bytes, *, version: int = ANY_VERSION, epoch: SessionEpoch | None = None
     ) -> Stat:
-        """Set the data. Raises NoNode, BadVersion."""
+        """Set a znode's data; return its new stat. Raises NoNode, BadVersion.
+
+        Args:
+            version: Version that the node must have; the default accepts any.
+            epoch: Number of the session in which the request must be sent; None for any session.
+        """
 
     async def delete(self, path: str, *, version: int = ANY_VERSION, epoch: SessionEpoch | None = None) -> None:
-        """Delete a node. Raises NoNode, BadVersion, NotEmpty."""
+        """Delete a znode. Raises NoNode, BadVersion, NotEmpty.
+
+        Args:
+            version: Version that the node must have; the default accepts any.
+            epoch: Number of the session in which the request must be sent; None for any session.
+        """
 
     async def multi(self, operations: Sequence[Operation], *, epoch: SessionEpoch | None = None) -> list[Stat | None]:
-        """Do all or none; the stat of each SetData, None for the others. Raises MultiFailed."""
+        """Do all operations or none. Raises MultiFailed if one of them fails.
+
+        Returns one element per operation: the new stat for each SetData, None for each other operation.
+
+        Args:
+            epoch: Number of the session in which the request must be sent; None for any session.
+        """
 
     async def ensure_path(self, path: str, data: bytes = b"") -> None:
-        """Create ``path`` and what is missing above it, persistent; ``data`` goes to a newly made ``path`` only."""
+        """Create the znode ``path`` and its missing ancestors, as persistent nodes.
+
+        A new ``path`` gets ``data``; an existing one keeps its own. New ancestors have no data.
+        """
 
     def watch(self, path: str, kind: WatchKind, dirty: Callable[[], None]) -> Watch:
-        """Call ``dirty()`` on the event loop after each change, coalesced, and after each reconnect.
+        """Watch a znode: call ``dirty()`` after each change, and after each reconnect.
 
-        A change that happens while ``dirty`` is being acted upon is called again; a missing node is watched for its
-        creation. ``dirty`` must not raise nor block: set a flag or an event, and read again.
+        The node need not exist: its creation is a change. ``dirty`` has no argument; it should set a flag or an event,
+        upon which the caller reads the node again. It is called on the event loop, and must not raise or block. One
+        call may stand for several changes. A change that happens while the caller reads leads to another call.
         """
+
+
+async def list_names(zk: ZkClient, path: str) -> Sequence[str]:
+    """Return the sorted names of a znode's children; an empty list without the znode.
+
+    Raises CoordinationError.
+    """
+    try:
+        names, _ = await zk.children(path)
+    except NoNode:
+        return ()
+    return names

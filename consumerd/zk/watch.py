@@ -1,14 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Standing watches, made of ZooKeeper's one-shot ones.
+"""Watches that report every change, made of ZooKeeper's one-shot watches.
 
-ZooKeeper's watch fires once and has to be set again; what changes between the firing and the setting is seen by the
-read that follows, if only the setting goes out first. So the one rule here: **a watch is set again before its owner is
-told**, on the connection that the owner's read will use. Setting is done with SetWatches requests (what clients send
-after a reconnect), whose relative zxid is the largest there is: the server then sets each watch without comparing, and
-answers no data. A watch for data or children on a node that is missing comes back as a deletion, one for creation on a
-node that exists as a creation: so each watch finds out by itself which of the two it needs, whatever the order of events.
+A *standing watch* belongs to an owner, a callback. A watch of ZooKeeper fires once and must be set again. The owner
+reads the node when it is called. A change that happens before the watch is set again is not reported, but that read
+sees the change if the watch was set before the read was sent. So the one rule here: **a watch is set again before its
+owner is called**, on the connection that the owner's read will use.
 
-After each reconnect all are set and all owners told. As a net under all this, the session does the same now and then.
+Watches are set by the request SetWatches, which other clients send only after a reconnect. Its field for the last seen
+zxid has the largest possible value here, so the server fires nothing for past changes. If a watch for data or children
+is set on a missing node, it fires as a deletion; if a watch for creation is set on an existing node, it fires as a
+creation. By this event the watch learns if the node exists, and sets the right kind.
+
+Example: `/a` exists and is watched for data.
+
+1. `/a` is changed, and the watch fires. It is set again; then the owner is called, and reads.
+2. `/a` is deleted, and the watch fires. It is set for creation; then the owner is called, and finds nothing.
+3. `/a` was created before step 2's SetWatches arrived: the server finds the node, and fires the watch as a creation.
+   The watch is set for data, and the owner is called.
+
+After each reconnect all watches are set and all owners called. The session also does so from time to time, in case an
+event was missed.
 
 Source: ZooKeeper's ``DataTree.setWatches`` and ``WatchManager``.
 """
@@ -23,12 +34,15 @@ from typing import Final
 from consumerd.zk.port import WatchKind
 
 _BATCH_BYTES: Final = 128 * 1024
-"""What one SetWatches holds at most, as in the Java client: a request has a limit, a list of watches has none."""
+"""Largest size of one SetWatches in bytes, as in the Java client.
+
+Requests have a size limit, and lists of watches have none.
+"""
 _STRING_BYTES: Final = 4
 
 
 class Change(enum.Enum):
-    """What a watch event says; the values are those on the wire."""
+    """Kind of change that a watch event reports; the numbers are those of ZooKeeper's protocol."""
 
     CREATED = 1
     DELETED = 2
@@ -38,7 +52,7 @@ class Change(enum.Enum):
 
 @dataclass(slots=True)
 class Arming:
-    """The paths of one SetWatches request."""
+    """Paths of one SetWatches request: watches of data, of creation (``exist``), of children."""
 
     data: list[str] = field(default_factory=list)
     exist: list[str] = field(default_factory=list)
@@ -46,7 +60,10 @@ class Arming:
 
 
 class StandingWatch:
-    """One watch of one owner; made by :meth:`WatchTable.add`."""
+    """One owner's watch of a znode, which is set again each time it fires.
+
+    :meth:`WatchTable.add` makes it. Its owner is the callback ``dirty``, called after each change.
+    """
 
     __slots__ = ("_dirty", "_table", "kind", "missing", "path")
 
@@ -58,13 +75,16 @@ class StandingWatch:
         self._dirty = dirty
 
     def close(self) -> None:
-        """Stop calling back. Idempotent."""
+        """Stop calling the callback. Idempotent."""
         table, self._table = self._table, None
         if table is not None:
             table.discard(self)
 
     def notes(self, change: Change) -> bool:
-        """Take in a change of the path; return whether it used up this watch."""
+        """Note a change; return True if the server's watch has to be set again.
+
+        ``change`` is a watch event for the path. A watch for data does not fire for children, and the reverse.
+        """
         match change:
             case Change.CREATED:
                 self.missing = False
@@ -77,16 +97,20 @@ class StandingWatch:
         return True
 
     def tell(self) -> None:
-        """Call back, unless closed meanwhile."""
+        """Call the callback of the watch, unless the watch was closed meanwhile."""
         if self._table is not None:
             self._dirty()
 
 
 class WatchTable:
-    """All standing watches of a session.
+    """All standing watches of a ZooKeeper session: watches that are set again after they fire.
 
-    ``arm`` sends one SetWatches on the current connection, if there is one. ``soon`` is the loop's ``call_soon``: owners
-    are told by it, so that one who raises is reported by the loop and disturbs nobody.
+    Each watch has an owner, a callback that reads the znode when it is called.
+
+    Args:
+        arm: Sends one SetWatches request on the current connection, if there is one.
+        soon: The loop's ``call_soon``, which calls the owners. So the exception of one owner is only logged, and the
+            other owners are called as well.
     """
 
     def __init__(self, *, arm: Callable[[Arming], None], soon: Callable[[Callable[[], None]], object]) -> None:
@@ -101,7 +125,10 @@ class WatchTable:
         return sum(map(len, self._watches.values()))
 
     def add(self, path: str, kind: WatchKind, dirty: Callable[[], None]) -> StandingWatch:
-        """Begin a watch; it is set before the next request goes out."""
+        """Begin a watch of a znode, and call ``dirty`` after each change.
+
+        The server gets the watch before any request that is sent later. So a read after this call misses no change.
+        """
         watch = StandingWatch(self, path, kind, dirty)
         self._watches.setdefault(path, []).append(watch)
         self._unarmed[watch] = None
@@ -109,7 +136,10 @@ class WatchTable:
         return watch
 
     def discard(self, watch: StandingWatch) -> None:
-        """Forget a watch; the server's own, which is one for each path, goes when it fires."""
+        """Forget a watch, and never call its owner again.
+
+        The server keeps its own watch for the path until that fires once more; the event is then ignored.
+        """
         self._unarmed.pop(watch, None)
         self._untold.pop(watch, None)
         watches = self._watches.get(watch.path, [])
@@ -119,7 +149,7 @@ class WatchTable:
             self._watches.pop(watch.path, None)
 
     def fired(self, change: Change, path: str) -> None:
-        """Take in an event from the server."""
+        """Handle a watch event: set the watches of the path again, call their owners."""
         for watch in self._watches.get(path, ()):
             if watch.notes(change):
                 self._unarmed[watch] = None
@@ -127,14 +157,22 @@ class WatchTable:
                 self._flush_soon()
 
     def renew(self) -> None:
-        """Set all watches and tell all owners: the connection is new, or something may have been missed."""
+        """Set all watches, and call all owners as if each node had changed.
+
+        For a new connection, which has no watches yet, and for a regular check in case an event was missed.
+        """
         for watch in self._all():
             self._unarmed[watch] = None
             self._untold[watch] = None
         self.flush()
 
     def flush(self) -> None:
-        """Set what is not set, then have its owners told. To be called before any other request is sent."""
+        """Send the watches that wait to be set; then schedule calls of notified owners.
+
+        An owner is the callback of a watch; it is called if its node has changed. Call this method before each read and
+        write of the session is sent. The server then sets the watch before it processes the read, and no change is
+        missed.
+        """
         self._flush_due = False
         unarmed, self._unarmed = self._unarmed, {}
         for arming in _batches(unarmed):

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the nodes of a modern (0.8 and later) registry hold: values to bytes and back.
+"""Contents of the znodes of Kafka 0.8 and later, encoded and parsed.
 
-Pure. What is written is byte for byte what the Java clients of 0.8 to 1.1 write, with one exception: a pattern is
-escaped as JSON asks, as clients up to 0.11 do; clients of 1.0 and 1.1 escape twice, and such a pattern matches nothing.
-What is read may be anything: other key order, unknown fields, numbers as strings. What makes no sense raises
-:class:`MalformedZnode`, and nothing else is ever raised.
+Pure. Encoders write byte for byte what the Java clients of 0.8 to 1.1 write, with one exception. Clients of 1.0 and 1.1
+escape a pattern of topics twice in JSON, and such a pattern matches no topic. It is escaped once here, as clients up to
+0.11 do. Parsers accept another key order, unknown fields, and numbers as strings. For anything else they raise
+:class:`MalformedZnode`, and no other error.
 
-Sources: Kafka's ``TopicCount.scala``, ``TopicFilter.scala``, ``Broker.scala``, ``EndPoint.scala``, ``ZkData.scala``, and
-registries recorded from 0.8.2.2 to 2.8.2.
+Sources: Kafka's ``TopicCount.scala``, ``TopicFilter.scala``, ``Broker.scala``, ``EndPoint.scala``, ``ZkData.scala``,
+and registries recorded from 0.8.2.2 to 2.8.2.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from consumerd.errors import CoordinationError
-from consumerd.model import BrokerId, Generation, PartitionKey, ThreadId
+from consumerd.model import BrokerId, PartitionKey, ThreadId, is_topic_id
 
 _DECIMAL: Final = re.compile(r"-?[0-9]{1,19}")
 _BROKER_NAME: Final = re.compile(r"[0-9]{1,10}")
-_LEGACY_BROKER: Final = re.compile(r"[^:{]*:(?P<host>[^:]+):(?P<port>[0-9]{1,5})(?::(?:true|false))?")
-"""``creator:host:port``; Jafka adds whether topics are created automatically."""
-_LEGACY_LIST: Final = re.compile(r"(?P<sign>[*!])[0-9]+(?P=sign).*", re.DOTALL)
-"""White list ``*<streams>*<regex>``, black list ``!<streams>!<regex>``."""
+LEGACY_LIST: Final = re.compile(r"(?P<sign>[*!])(?P<streams>[0-9]{1,10})(?P=sign)(?P<expression>.*)", re.DOTALL)
+"""White list ``*<streams>*<regex>`` or black list ``!<streams>!<regex>``, as members of Kafka 0.7 register them."""
 _HALF_CHARACTER: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _ENDPOINT: Final = re.compile(r"(?P<listener>[^:/]*)://\[?(?P<host>[^/\[\]]*?)\]?:(?P<port>-?[0-9]{1,5})")
+_PROTOCOL_ALIASES: Final = {"PLAINTEXTSASL": "SASL_PLAINTEXT"}
+"""Names of security protocols that HDP's brokers register, with Apache's names."""
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
-_MOST_STREAMS: Final = 100_000
+MOST_STREAMS: Final = 100_000
 """Streams of one registration. Each is a thread of a Java member, which dies long before that many."""
 _NO_LEADER: Final = -1
 _SHOWN: Final = 40
@@ -42,29 +42,37 @@ _JsonObject = Mapping[str, object]
 
 
 class MalformedZnode(CoordinationError):
-    """A node holds what no release of Kafka writes there; the message says what, the caller knows the path."""
+    """Raised for a znode whose content has the format of no Kafka release.
+
+    The message does not name the znode's path.
+    """
 
 
 class LegacyRegistration(MalformedZnode):
-    """A member of Kafka 0.6 or 0.7 has registered here: no member of 0.8 and later can read it."""
+    """Raised for a member's registration of Kafka 0.6 or 0.7.
+
+    No later member can read it.
+    """
 
 
 class Pattern(enum.Enum):
-    """How a member's subscription is to be read; the values are those of the znode."""
+    """Kind of a member's subscription; the values are the field ``pattern`` of the member's node."""
 
     STATIC = "static"
-    """The keys are topics."""
+    """The keys of the subscription are topics."""
     WHITE_LIST = "white_list"
-    """The one key is an expression: topics that match it."""
+    """The one key of the subscription is an expression: topics that match it."""
     BLACK_LIST = "black_list"
-    """The one key is an expression: topics that do not match it."""
+    """The one key of the subscription is an expression: topics that do not match it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRegistration:
-    """A member's node under ``/consumers/G/ids``: streams by topic, or by the one expression of a list.
+    """Content of a member's node under ``/consumers/<group>/ids``: what it subscribes to.
 
-    ``timestamp_ms`` is None where the node has none that can be read; Java members do not look at it.
+    ``subscription`` has the number of streams (consumer threads) by topic, or by one regular expression of topics.
+    ``pattern`` says which of the two. ``timestamp_ms``, in ms since the epoch, is the time of registration; None if the
+    node has none that can be read. Java members ignore it.
     """
 
     pattern: Pattern
@@ -73,16 +81,20 @@ class MemberRegistration:
 
     @property
     def escaped_twice(self) -> bool:
-        r"""Whether the expression looks like ``te-\\d+``, which a 1.0 or 1.1 client made of ``te-\d+``.
+        r"""True if each backslash is doubled, as by clients of 1.0 and 1.1.
 
-        It is to be taken as it stands all the same: that is how every Java member reads it.
+        Such a client registers ``te-\d+`` as ``te-\\d+``. Every Java member reads the doubled form, so consumerd uses
+        it unchanged, too.
         """
         return self.pattern is not Pattern.STATIC and any("\\\\" in text for text in self.subscription)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One listener of a broker; ``protocol`` is PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+    """One listener of a broker: its name, protocol, host and port.
+
+    ``protocol`` is PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
+    """
 
     listener: str
     protocol: str
@@ -92,9 +104,10 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistration:
-    """A broker's node under ``/brokers/ids``; ``version`` is that of the payload's format.
+    """Content of a broker's node under ``/brokers/ids``.
 
-    ``endpoints`` is never empty. A broker without a plaintext listener registers host null and port -1 beside them.
+    ``version`` is that of the node's format; 0 for the one of Kafka 0.6 and 0.7. ``endpoints``, the listeners, is never
+    empty. ``rack`` and ``timestamp_ms`` (time of registration, ms since the epoch) are None if the node lacks them.
     """
 
     id: BrokerId
@@ -104,13 +117,17 @@ class BrokerRegistration:
     timestamp_ms: int | None = None
 
     def find_endpoint(self, protocol: str) -> Endpoint | None:
-        """Return the first listener that speaks ``protocol``."""
+        """Return the first listener with this protocol, such as ``PLAINTEXT``; None without one."""
         return next((endpoint for endpoint in self.endpoints if endpoint.protocol == protocol), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStateNode:
-    """A partition's ``state`` node; ``leader`` is None while there is none (-1 in the node)."""
+    """Content of a partition's ``state`` node: leader, epochs, in-sync replicas.
+
+    ``leader`` is None if the partition has no leader now (-1 in the node). The epochs are Kafka's leader epoch and
+    controller epoch.
+    """
 
     leader: BrokerId | None
     leader_epoch: int
@@ -119,7 +136,10 @@ class PartitionStateNode:
 
 
 def encode_registration(registration: MemberRegistration) -> bytes:
-    """Encode a member's node as the Java client does: four keys in its order, no spaces, the timestamp as a string."""
+    """Return the content of a member's node under ``/consumers/<group>/ids``, as Java writes it.
+
+    JSON with four keys in Java's order, without spaces, the timestamp as a string.
+    """
     payload = {
         "version": 1,
         "subscription": dict(registration.subscription),
@@ -130,14 +150,15 @@ def encode_registration(registration: MemberRegistration) -> bytes:
 
 
 def parse_registration(data: bytes) -> MemberRegistration:
-    """Read a member's node as a Java member would (an unknown pattern, or an empty list, is static there).
+    """Parse a member's node under ``/consumers/<group>/ids`` as a Java member does.
 
-    Raises MalformedZnode, LegacyRegistration.
+    An unknown kind of pattern is read as ``static``, as in Java, and so is a subscription without topics. Raises
+    MalformedZnode; LegacyRegistration for a member of Kafka 0.6 or 0.7.
     """
     try:
-        payload = _read_object(data)
+        payload = read_object(data)
     except MalformedZnode:
-        if _LEGACY_LIST.fullmatch(_read_text(data)):
+        if LEGACY_LIST.fullmatch(read_text(data)):
             raise _refuse_legacy() from None
         raise
     if payload and all(type(count) is int for count in payload.values()):
@@ -145,8 +166,8 @@ def parse_registration(data: bytes) -> MemberRegistration:
     subscription = {topic: _as_int(count, "streams") for topic, count in _get_object(payload, "subscription").items()}
     if any(count < 1 for count in subscription.values()):
         raise MalformedZnode("subscription: expected at least one stream for each key")
-    if sum(subscription.values()) > _MOST_STREAMS:
-        raise MalformedZnode(f"subscription: more than {_MOST_STREAMS} streams, which no member can have")
+    if sum(subscription.values()) > MOST_STREAMS:
+        raise MalformedZnode(f"subscription: more than {MOST_STREAMS} streams, which no member can have")
     text = payload.get("pattern")
     if not isinstance(text, str):
         raise MalformedZnode(f"pattern: expected a string, got {type(text).__name__}")
@@ -163,35 +184,29 @@ def _refuse_legacy() -> LegacyRegistration:
 
 
 def normalise_pattern(text: str) -> str:
-    """Return an expression as the Java consumer rewrites it before it registers or applies it.
+    """Return a topic expression as the Java consumer rewrites it before use.
 
-    Outer quotes and all spaces go (settings files bring them), and a comma means "or".
+    Quotes around it and all spaces are removed, and each comma becomes ``|``. Example: ``"a, b"`` becomes ``a|b``.
     """
     return text.strip().replace(",", "|").replace(" ", "").strip("\"'")
 
 
 def find_broker_id(name: str) -> BrokerId | None:
-    """Return the id that the name of a node under ``/brokers/ids`` stands for; None for a name that no broker has."""
+    """Return the broker id in a node's name; None if it is no id.
+
+    Brokers' nodes are under ``/brokers/ids``. Example: ``3`` is broker 3.
+    """
     if not _BROKER_NAME.fullmatch(name) or int(name) > _INT32_MAX:
         return None
     return BrokerId(int(name))
 
 
-def find_generation(data: bytes) -> Generation:
-    """Tell by a broker's node which generation the broker is of. Raises MalformedZnode where it is of none.
-
-    0.6 and 0.7 write ``creator:host:port``; 0.8 and later write JSON with an address.
-    """
-    legacy = _LEGACY_BROKER.fullmatch(_read_text(data))
-    if legacy is not None and 0 < int(legacy["port"]) <= 65535:
-        return Generation.LEGACY
-    parse_broker(BrokerId(0), data)  # the id stands in the node's name, not in its data
-    return Generation.MODERN
-
-
 def parse_broker(broker: BrokerId, data: bytes) -> BrokerRegistration:
-    """Read a broker's node, of any release. Raises MalformedZnode when it names no address."""
-    payload = _read_object(data)
+    """Parse a broker's node of Kafka 0.8 or later.
+
+    Raises MalformedZnode if it has no address.
+    """
+    payload = read_object(data)
     endpoints = _read_endpoints(payload)
     if not endpoints:
         host, port = payload.get("host"), _find_int(payload, "port")
@@ -209,9 +224,12 @@ def parse_broker(broker: BrokerId, data: bytes) -> BrokerRegistration:
 
 
 def parse_topic(data: bytes) -> Mapping[PartitionKey, tuple[BrokerId, ...]]:
-    """Read a topic's node: its partitions in numerical order, each with its replicas. Raises MalformedZnode."""
+    """Parse a topic's node: ids of the replicas' brokers by partition, in numerical order.
+
+    Raises MalformedZnode.
+    """
     found: dict[PartitionKey, tuple[BrokerId, ...]] = {}
-    for text, replicas in _get_object(_read_object(data), "partitions").items():
+    for text, replicas in _get_object(read_object(data), "partitions").items():
         try:
             key = PartitionKey.parse(text)
         except ValueError as error:
@@ -222,9 +240,31 @@ def parse_topic(data: bytes) -> Mapping[PartitionKey, tuple[BrokerId, ...]]:
     return dict(sorted(found.items()))
 
 
+def parse_topic_id(data: bytes) -> str | None:
+    """Return the topic id in a topic's node, a UUID in base64 for URLs.
+
+    None if the node has no topic id, or not a valid one. Brokers before 2.8 write none. Raises MalformedZnode if the
+    node is not JSON.
+    """
+    text = read_object(data).get("topic_id")
+    return text if isinstance(text, str) and is_topic_id(text) else None
+
+
+def parse_topic_settings(data: bytes) -> Mapping[str, str]:
+    """Return a topic's own settings from ``/config/topics/T``; none if it is unreadable, as in brokers.
+
+    The content is ``{"version":1,"config":{"retention.ms":"86400000"}}``.
+    """
+    try:
+        config = json.loads(data)["config"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return {}
+    return {key: str(value) for key, value in config.items()} if isinstance(config, dict) else {}
+
+
 def parse_partition_state(data: bytes) -> PartitionStateNode:
-    """Read a partition's ``state`` node. Raises MalformedZnode."""
-    payload = _read_object(data)
+    """Parse a partition's ``state`` node. Raises MalformedZnode."""
+    payload = read_object(data)
     leader = _as_int32(payload.get("leader"), "leader")
     return PartitionStateNode(
         leader=None if leader == _NO_LEADER else BrokerId(leader),
@@ -235,13 +275,16 @@ def parse_partition_state(data: bytes) -> PartitionStateNode:
 
 
 def encode_offset(offset: int) -> bytes:
-    """Encode an offset node: the next offset to read, in decimal."""
+    """Return the content of an offset node: the next offset to read, in decimal."""
     return b"%d" % offset
 
 
 def parse_offset(data: bytes) -> int:
-    """Read an offset node. A negative number is returned as it stands. Raises MalformedZnode."""
-    text = _read_text(data).strip()
+    """Parse an offset node, which holds the next offset to read.
+
+    A negative number is returned as it stands. Raises MalformedZnode.
+    """
+    text = read_text(data).strip()
     try:
         return _as_int(text, "offset")
     except MalformedZnode:
@@ -249,25 +292,25 @@ def parse_offset(data: bytes) -> int:
 
 
 def encode_owner(thread: ThreadId) -> bytes:
-    """Encode an owner node."""
+    """Return the content of a partition's owner node: the owner's thread id."""
     return thread.encode()
 
 
 def parse_cluster_id(data: bytes) -> str:
-    """Read ``/cluster/id``. Raises MalformedZnode."""
-    text = _read_object(data).get("id")
+    """Return the cluster id in the node ``/cluster/id``. Raises MalformedZnode."""
+    text = read_object(data).get("id")
     if not isinstance(text, str):
         raise MalformedZnode(f"cluster id: expected a string, got {type(text).__name__}")
     return text
 
 
 def parse_controller(data: bytes) -> BrokerId:
-    """Read ``/controller``. Raises MalformedZnode."""
-    return BrokerId(_as_int32(_read_object(data).get("brokerid"), "brokerid"))
+    """Return the controller's broker id in the node ``/controller``. Raises MalformedZnode."""
+    return BrokerId(_as_int32(read_object(data).get("brokerid"), "brokerid"))
 
 
 def _read_endpoints(payload: _JsonObject) -> tuple[Endpoint, ...]:
-    """Return the endpoints that can be read; one that cannot does not hide the others."""
+    """Return the endpoints that can be read, and leave out the others."""
     listed = payload.get("endpoints")
     protocols = payload.get("listener_security_protocol_map")
     if not isinstance(listed, list):
@@ -280,23 +323,33 @@ def _read_endpoints(payload: _JsonObject) -> tuple[Endpoint, ...]:
         if match is None or not match["host"] or not 0 < int(match["port"]) <= 65535:
             continue
         # before listener names (0.10.2) the name was the protocol
-        protocol = protocols.get(match["listener"], match["listener"])
+        protocol = str(protocols.get(match["listener"], match["listener"]))
         found.append(
-            Endpoint(listener=match["listener"], protocol=str(protocol), host=match["host"], port=int(match["port"]))
+            Endpoint(
+                listener=match["listener"],
+                protocol=_PROTOCOL_ALIASES.get(protocol, protocol),
+                host=match["host"],
+                port=int(match["port"]),
+            )
         )
     return tuple(found)
 
 
-def _read_text(data: bytes) -> str:
+def read_text(data: bytes) -> str:
+    """Return the text of a node. Raises MalformedZnode if it is not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         raise MalformedZnode(f"expected UTF-8, byte {error.start} is not") from error
 
 
-def _read_object(data: bytes) -> _JsonObject:
-    """Read a JSON object whose strings are all text: JSON can escape half a character, which no encoding can write."""
-    text = _read_text(data)
+def read_object(data: bytes) -> Mapping[str, object]:
+    """Return the JSON object in a node, whose strings can all be encoded.
+
+    JSON can escape half a surrogate pair, which no encoding can write. Raises MalformedZnode for such text, and if it
+    is not a JSON object.
+    """
+    text = read_text(data)
     try:
         payload: object = json.loads(text)
         if _HALF_CHARACTER.search(text):
@@ -324,7 +377,7 @@ def _as_int(value: object, what: str) -> int:
 
 
 def _as_int32(value: object, what: str) -> int:
-    """Read an id or an epoch, which requests carry in 32 bits."""
+    """Read an id or an epoch, which have 32 bits in requests."""
     number = _as_int(value, what)
     if abs(number) > _INT32_MAX:
         raise MalformedZnode(f"{what}: expected a number of 32 bits, got a larger one")

@@ -13,7 +13,7 @@ import pytest
 from consumerd.access.address import ClusterAddress
 from consumerd.access.opening import open_cluster
 from consumerd.errors import CoordinationError, UnsupportedGeneration
-from consumerd.model import BrokerId
+from consumerd.model import BrokerId, Generation
 from tests.support.topic_nodes import connected
 from tests.support.waiting import until
 from tests.support.zookeeper import run_server
@@ -52,7 +52,7 @@ def test_brokers_of_0_7_beside_modern_ones_are_refused_unless_the_address_trusts
 
         with pytest.raises(UnsupportedGeneration, match="/brokers/ids/1 holds"):
             asyncio.run(find(address))
-        assert [BrokerId(0)] == asyncio.run(find(replace(address, trusts_modern=True)))
+        assert [BrokerId(0)] == asyncio.run(find(replace(address, generation=Generation.MODERN)))
 
 
 async def test_a_zookeeper_that_is_not_there_is_named_within_the_time() -> None:

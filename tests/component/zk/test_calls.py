@@ -13,6 +13,7 @@ from consumerd.aio.timeouts import timeout
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.errors import ConfigError, CoordinationError
 from consumerd.zk.connection import RequestTooLarge
+from consumerd.zk.node_acl import AclProfile
 from consumerd.zk.port import (
     BadVersion,
     CheckVersion,
@@ -310,20 +311,22 @@ async def test_o5_credentials_are_replayed_on_every_connection(
 ) -> None:
     """AIOZK O5: after a reconnect, reads of protected nodes failed for ever."""
     auth = ("digest", b"us:secret")
-    async with make_client(proxy.connect_string, auth=auth, private=True) as zk:
-        await zk.create(root, b"1")
+    path = f"/consumers{root}"
+    async with make_client(proxy.connect_string, auth=auth, acl=AclProfile.PRIVATE) as zk:
+        await zk.ensure_path("/consumers")
+        await zk.create(path, b"1")
         proxy.cut()
         await until(lambda: proxy.accepted == 2)
 
-        assert (await zk.get(root))[0] == b"1"
+        assert (await zk.get(path))[0] == b"1"
         async with make_client(server.connect_string) as stranger:
             with pytest.raises(CoordinationError, match="no permission"):
-                await stranger.get(root)
+                await stranger.get(path)
         async with make_client(server.connect_string, auth=auth) as friend:
-            assert (await friend.get(root))[0] == b"1"
-            await friend.create(f"{root}/open", b"2")
+            assert (await friend.get(path))[0] == b"1"
+            await friend.create(f"{path}/open", b"2")
         async with make_client(server.connect_string) as stranger:
-            assert (await stranger.get(f"{root}/open"))[0] == b"2"
+            assert (await stranger.get(f"{path}/open"))[0] == b"2"
 
 
 async def test_refused_credentials_are_a_configuration_error(server: EmbeddedZooKeeper) -> None:
@@ -335,5 +338,5 @@ async def test_refused_credentials_are_a_configuration_error(server: EmbeddedZoo
 
 def test_private_nodes_need_credentials() -> None:
     """The server would refuse each create otherwise."""
-    with pytest.raises(ConfigError, match="credentials"):
-        make_client("h:1", private=True)
+    with pytest.raises(ConfigError, match="there is none: set"):
+        make_client("h:1", acl=AclProfile.PRIVATE)

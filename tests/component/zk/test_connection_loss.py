@@ -80,6 +80,30 @@ async def test_a2_silence_pauses_and_suspends_before_the_session_can_end(
 _LONG_SESSION_S = 30.0
 
 
+class CrossingClock(ManualClock):
+    """A clock that goes on by ``step`` after each reading, once that is set."""
+
+    step = 0.0
+
+    def __call__(self) -> float:
+        now = super().__call__()
+        self.seconds += self.step
+        return now
+
+
+async def test_a_phase_that_begins_while_its_wait_is_planned_is_told(proxy: TcpProxy) -> None:
+    """Timers fire a little early: the clock may reach the phase's begin between a look and the next timer."""
+    clock = CrossingClock(1000.0)
+    async with make_client(proxy.connect_string, session_timeout_s=_LONG_SESSION_S, now=clock) as zk:
+        await zk.wait_connected()
+        clock.seconds += _LONG_SESSION_S * 2 / 3 - 0.01
+        paused = zk.state
+        assert paused.phase is LeasePhase.PAUSED
+        clock.step = 0.02
+        async with timeout(20):
+            assert (await zk.wait_state(paused)).phase is LeasePhase.SUSPENDED
+
+
 async def test_lease_runs_from_the_sending_of_the_answered_request(proxy: TcpProxy, root: str) -> None:
     """An answer that arrives late says how things were when the request was sent, not when it arrived.
 
@@ -146,12 +170,17 @@ async def test_cut_right_after_an_answered_probe_for_most_of_a_session_costs_not
         proxy.on_frame = at_answer_to(SYNC, Action.BLACKHOLE_AFTER)
         await until(lambda: proxy.held)
         proxy.on_frame = None
-        asyncio.get_running_loop().call_later(0.7 * 4, proxy.heal)
+        loop = asyncio.get_running_loop()
+        heal_at = loop.time() + 0.7 * 4
         phases, state = set(), before
         async with timeout(1.5 * 4):
-            while LeasePhase.SUSPENDED not in phases or state.phase is not LeasePhase.FRESH or not state.connected:
+            while state.phase is not LeasePhase.SUSPENDED:
                 state = await zk.wait_state(state)
                 phases.add(state.phase)
+            # not earlier than that was seen: 0.13 s later is too soon for a crowded machine
+            loop.call_at(heal_at, proxy.heal)
+            while state.phase is not LeasePhase.FRESH or not state.connected:
+                state = await zk.wait_state(state)
 
         assert phases >= {LeasePhase.PAUSED, LeasePhase.SUSPENDED}
         assert state == before
@@ -280,7 +309,9 @@ async def test_a4_cut_after_each_byte_of_reconnecting_is_survived(
         async with timeout(50), asyncio.TaskGroup() as workers:
             for worker in range(WORKERS):
                 workers.create_task(cut_some(worker))
-        assert await asyncio.to_thread(live_sessions, server.port) <= sessions | {other.state.session_id}
+        # a busy server may answer a close too late for us; then the session expires
+        expected = sessions | {other.state.session_id}
+        await until(lambda: live_sessions(server.port) <= expected)
 
 
 class ByteCuts:
@@ -537,8 +568,9 @@ async def test_a13_a14_cancelled_calls_leave_nothing_behind(proxy: TcpProxy, roo
 
         assert all(call.cancelled() for call in calls)
         assert len(asyncio.all_tasks()) <= tasks + 1  # the proxy's own come and go with its connections
-        assert zk._session._connection is not None
-        assert not zk._session._connection._pending
+        connection = zk._session._connection
+        assert connection is not None
+        await until(lambda: not connection._pending)  # a keep-alive may be on its way just now
         assert zk.state == before
 
 

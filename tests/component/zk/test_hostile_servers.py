@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import struct
-from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -14,75 +11,9 @@ from consumerd.aio.timeouts import timeout
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.errors import CoordinationError, SessionLost
 from consumerd.zk.port import NotConnected, OutcomeUnknown, SetData, WatchKind
+from tests.support.scripted_zookeeper import GET, SET, STAT, Answer, ScriptedZooKeeper, frame, reply, sound
 from tests.support.waiting import until
 from tests.support.zookeeper import make_client
-
-EXISTS, GET, SET, SYNC = 3, 4, 5, 9
-STAT = bytes(68)
-
-Answer = Callable[[int, int], bytes]
-"""From xid and opcode to the answer's frame."""
-
-
-def reply(xid: int, error: int = 0, body: bytes = b"") -> bytes:
-    """Frame an answer."""
-    return frame(struct.pack("!iqi", xid, 7, error) + (body if not error else b""))
-
-
-def frame(body: bytes) -> bytes:
-    """Prefix a length."""
-    return struct.pack("!i", len(body)) + body
-
-
-def sound(xid: int, opcode: int) -> bytes:
-    """Answer as a server with an empty, willing tree."""
-    return reply(xid, body=struct.pack("!i", 1) + b"x" + STAT if opcode == GET else STAT)
-
-
-class ScriptedServer:
-    """Greets with session 1, 2, ...; answers as told. Knows no tree."""
-
-    def __init__(self) -> None:
-        self.answers: list[Answer] = []
-        """For the next requests of ours, one each; then all goes well."""
-        self.greetings: list[bytes] = []
-        self.asked: list[tuple[int, int]] = []
-        """Session id and opcode of each connection's first frame and of each request of ours."""
-        self.sessions = 0
-        self.port = 0
-
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[str]:
-        """Listen; gives the connect string."""
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        async with server:
-            self.port = server.sockets[0].getsockname()[1]
-            yield f"127.0.0.1:{self.port}"
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            hello = await self._read(reader)
-            (session,) = struct.unpack_from("!q", hello, 16)
-            if self.greetings:
-                writer.write(self.greetings.pop(0))
-            else:
-                if session == 0:
-                    self.sessions += 1
-                    session = self.sessions
-                writer.write(frame(struct.pack("!iiqi", 0, 6000, session, 16) + bytes(17)))
-            self.asked.append((session, 0))
-            while True:
-                xid, opcode = struct.unpack_from("!ii", await self._read(reader))
-                if opcode in {EXISTS, SYNC}:
-                    writer.write(sound(xid, opcode))
-                    continue
-                self.asked.append((session, opcode))
-                writer.write((self.answers.pop(0) if self.answers else sound)(xid, opcode))
-        writer.close()
-
-    async def _read(self, reader: asyncio.StreamReader) -> bytes:
-        (length,) = struct.unpack("!i", await reader.readexactly(4))
-        return await reader.readexactly(length)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +31,7 @@ class ScriptedServer:
 )
 async def test_what_greets_like_no_zookeeper_is_tried_again_later(greeting: bytes) -> None:
     """A wrong port in the list, or a server that starts, must neither hurt nor be hammered."""
-    server = ScriptedServer()
+    server = ScriptedZooKeeper()
     server.greetings = [greeting] * 3
     async with server.running() as address, make_client(address, session_timeout_s=0.6) as zk:
         async with timeout(10):
@@ -115,7 +46,7 @@ async def test_what_greets_like_no_zookeeper_is_tried_again_later(greeting: byte
 )
 async def test_a_session_outlives_what_greets_like_no_zookeeper(greeting: bytes) -> None:
     """Only the ensemble's word ends a session: else all that is owned would be given up for one bad answer."""
-    server = ScriptedServer()
+    server = ScriptedZooKeeper()
     async with server.running() as address, make_client(address, session_timeout_s=6) as zk:
         await zk.wait_connected()
         server.answers = [lambda xid, _: reply(xid, -118)]
@@ -129,7 +60,7 @@ async def test_a_session_outlives_what_greets_like_no_zookeeper(greeting: bytes)
 
 async def test_wrong_servers_in_the_list_do_not_keep_us_from_the_right_one(server: EmbeddedZooKeeper) -> None:
     """One mistake in a list of three costs nothing."""
-    wrong = ScriptedServer()
+    wrong = ScriptedZooKeeper()
     wrong.greetings = [b"HTTP/1.1 400 Bad Request\r\n\r\n"] * 50
     async with wrong.running() as address:
         for _ in range(4):
@@ -151,7 +82,7 @@ async def test_wrong_servers_in_the_list_do_not_keep_us_from_the_right_one(serve
 )
 async def test_nonsense_ends_the_connection_and_reads_are_asked_again(answer: Answer) -> None:
     """What cannot be matched to a request makes every later answer doubtful."""
-    server = ScriptedServer()
+    server = ScriptedZooKeeper()
     async with server.running() as address, make_client(address, session_timeout_s=6) as zk:
         await zk.wait_connected()
         server.answers = [answer]
@@ -163,7 +94,7 @@ async def test_nonsense_ends_the_connection_and_reads_are_asked_again(answer: An
 
 async def test_body_that_cannot_be_read_is_an_error_of_that_call_alone() -> None:
     """The frame was whole, so the stream is still in step."""
-    server = ScriptedServer()
+    server = ScriptedZooKeeper()
     async with server.running() as address, make_client(address) as zk:
         await zk.wait_connected()
         server.answers = [lambda xid, _: reply(xid, body=b"\0\0\0\x09x"), lambda xid, _: reply(xid, body=b"")]
@@ -182,7 +113,7 @@ async def test_body_that_cannot_be_read_is_an_error_of_that_call_alone() -> None
 
 async def test_unknown_error_code_is_reported_by_its_number(capsys: pytest.CaptureFixture[str]) -> None:
     """Newer servers have newer codes; and nothing may be printed where a sink writes."""
-    server = ScriptedServer()
+    server = ScriptedZooKeeper()
     multi_error = struct.pack("!i?ii", -1, False, -127, -127) + struct.pack("!i?i", -1, True, -1)
     async with server.running() as address, make_client(address) as zk:
         await zk.wait_connected()
@@ -201,7 +132,7 @@ async def test_unknown_error_code_is_reported_by_its_number(capsys: pytest.Captu
 
 async def test_moved_session_is_followed() -> None:
     """An answer from a server that the session has left: the write had no effect, the read is asked again."""
-    server = ScriptedServer()
+    server = ScriptedZooKeeper()
     async with server.running() as address, make_client(address) as zk:
         await zk.wait_connected()
         server.answers = [lambda xid, _: reply(xid, -118), lambda xid, _: reply(xid, -118)]
@@ -215,7 +146,7 @@ async def test_moved_session_is_followed() -> None:
 
 async def test_expiry_told_by_an_answer_begins_a_new_epoch() -> None:
     """The write was refused, and everything bound to the session is lost from that moment."""
-    server = ScriptedServer()
+    server = ScriptedZooKeeper()
     async with server.running() as address, make_client(address) as zk:
         await zk.wait_connected()
         before = zk.state
@@ -234,7 +165,7 @@ async def test_expiry_told_by_an_answer_begins_a_new_epoch() -> None:
 @pytest.mark.parametrize("code", [-4, -7], ids=["ConnectionLoss", "OperationTimeout"])
 async def test_write_that_a_server_lost_on_its_way_is_unknown(code: int) -> None:
     """A follower that loses its leader says ConnectionLoss for what it had passed on."""
-    server = ScriptedServer()
+    server = ScriptedZooKeeper()
     async with server.running() as address, make_client(address) as zk:
         await zk.wait_connected()
         server.answers = [lambda xid, _: reply(xid, code)]
@@ -244,7 +175,7 @@ async def test_write_that_a_server_lost_on_its_way_is_unknown(code: int) -> None
 
 async def test_events_that_cannot_be_read_are_passed_over() -> None:
     """One bad event must not end the session."""
-    server = ScriptedServer()
+    server = ScriptedZooKeeper()
     events = [b"\0", struct.pack("!iii", 9, 3, 1) + b"/", struct.pack("!iii", -1, 4, -1)]
     good = struct.pack("!iii", 3, 3, 2) + b"/a"
     async with server.running() as address, make_client(address) as zk:

@@ -12,11 +12,11 @@ import pytest
 import structlog
 
 from consumerd.cluster.directory import ClusterDirectory, KnownBrokers
-from consumerd.cluster.source import ClusterSource
-from consumerd.cluster.view import EMPTY_VIEW, ClusterView
+from consumerd.cluster.view import EMPTY_VIEW, ClusterSource, ClusterView
 from consumerd.errors import ConnectionLost
 from consumerd.model import Incarnation, TopicPartition
 from consumerd.telemetry.hooks import Hooks
+from consumerd.zk.layout_modern import MODERN
 from consumerd.zk.port import NotConnected
 from tests.support import virtual_time
 from tests.support.cluster import make_broker, make_view, wait_leader
@@ -78,6 +78,7 @@ class Scene:
                 now=asyncio.get_running_loop().time,
                 random=random.Random(1).random,
                 hooks=self.told,
+                layout=MODERN,
             )
             directory.follow({"t"})
             async with asyncio.TaskGroup() as tasks:

@@ -203,7 +203,7 @@ def test_asking_is_bounded_as_a_whole() -> None:
 
 def test_broker_without_a_common_version_is_passed_over() -> None:
     """In the middle of an upgrade another may have one."""
-    scene = Scene({ONE: RESPONSE, TWO: RESPONSE}, broker_1=(8, 9))
+    scene = Scene({ONE: RESPONSE, TWO: RESPONSE}, broker_1=(13, 14))
 
     async def scenario(source: BrokerSource, _pool: ConnectionPool) -> None:
         assert list((await source.read({"t"})).topics) == ["t"]

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 import structlog
 
-from consumerd.cluster.from_zookeeper import PLAINTEXT, SSL, ZooKeeperSource
+from consumerd.cluster.from_zookeeper import ZooKeeperSource
+from consumerd.cluster.security_protocol import SecurityProtocol
 from consumerd.cluster.view import Broker, ClusterView
 from consumerd.daemon.status import RecentEvents
 from consumerd.errors import CoordinationError
 from consumerd.model import BrokerId, Incarnation, PartitionKey, TopicPartition
+from consumerd.zk.layout_modern import MODERN
 from consumerd.zk.port import NotConnected
 from tests.support import virtual_time
 from tests.support.fake_zookeeper import FakeZkClient, FakeZooKeeper
@@ -35,13 +37,13 @@ def read(
     server: FakeZooKeeper,
     topics: set[str] | None,
     *,
-    protocol: str = "PLAINTEXT",
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT,
     before: Callable[[FakeZkClient], None] = FakeZkClient.connect,
 ) -> ClusterView:
     async def play() -> ClusterView:
         client = server.client("reader")
         before(client)
-        return await ZooKeeperSource(client, protocol=protocol).read(topics)
+        return await ZooKeeperSource(client, protocol=protocol, layout=MODERN).read(topics)
 
     return virtual_time.run(play())
 
@@ -96,33 +98,70 @@ def test_listener_is_chosen_by_security_protocol() -> None:
     assert read(server, None).brokers == {
         5: Broker(id=BrokerId(5), host="plain.example", port=9092, rack="r1"),
     }
-    assert read(server, None, protocol=SSL).brokers == {
+    assert read(server, None, protocol=SecurityProtocol.SSL).brokers == {
         5: Broker(id=BrokerId(5), host="secure.example", port=9093, tls=True, rack="r1"),
         6: Broker(id=BrokerId(6), host="tls-only.example", port=9093, tls=True),
     }
 
 
 @pytest.mark.parametrize(
-    ("wanted", "endpoint", "advice"),
+    ("endpoint", "wanted"),
     [
-        (PLAINTEXT, "SASL_PLAINTEXT", "SASL is not supported yet: the broker needs a listener of PLAINTEXT or SSL"),
-        (SSL, "SASL_SSL", "SASL is not supported yet: the broker needs a listener of PLAINTEXT or SSL"),
-        (PLAINTEXT, "SSL", "cluster.tls.enabled is false: SSL needs the other value"),
-        (SSL, "PLAINTEXT", "cluster.tls.enabled is true: PLAINTEXT needs the other value"),
+        ("PLAINTEXT", SecurityProtocol.PLAINTEXT),
+        ("SSL", SecurityProtocol.SSL),
+        ("SASL_PLAINTEXT", SecurityProtocol.SASL_PLAINTEXT),
+        ("PLAINTEXTSASL", SecurityProtocol.SASL_PLAINTEXT),
+        ("SASL_SSL", SecurityProtocol.SASL_SSL),
     ],
 )
-def test_broker_without_a_listener_for_us_is_told_with_what_would_help(wanted: str, endpoint: str, advice: str) -> None:
-    """No setting for TLS makes a broker usable whose listeners all demand SASL."""
+def test_each_protocol_has_its_listener(endpoint: str, wanted: SecurityProtocol) -> None:
+    """HDP's brokers have a name of their own for SASL without TLS; only listeners with TLS are spoken to by TLS."""
+    server = FakeZooKeeper()
+    server.put("/brokers/ids/5", broker_node(endpoints=[f"{endpoint}://b.example:6667"]))
+
+    for protocol in SecurityProtocol:
+        found = read(server, None, protocol=protocol).brokers
+        expected = Broker(id=BrokerId(5), host="b.example", port=6667, tls=endpoint.endswith("SSL"))
+        assert ({5: expected} if protocol is wanted else {}) == found
+
+
+@pytest.mark.parametrize(
+    ("wanted", "endpoint", "has", "needs"),
+    [
+        (SecurityProtocol.PLAINTEXT, "PLAINTEXTSASL", "false and no cluster.sasl", "false and cluster.sasl"),
+        (SecurityProtocol.SASL_PLAINTEXT, "SASL_SSL", "false and cluster.sasl", "true and cluster.sasl"),
+        (SecurityProtocol.SSL, "PLAINTEXT", "true and no cluster.sasl", "false and no cluster.sasl"),
+    ],
+)
+def test_broker_without_a_listener_for_us_is_told_with_what_would_help(
+    wanted: SecurityProtocol, endpoint: str, has: str, needs: str
+) -> None:
+    """The operator learns which settings are set, and which would fit."""
+    offered = "SASL_PLAINTEXT" if endpoint == "PLAINTEXTSASL" else endpoint
+    expected = (
+        f"no {wanted.value} listener, only {offered}; cluster.tls.enabled: {has} asks for it; "
+        f"{offered} needs cluster.tls.enabled: {needs}"
+    )
+
+    assert explain(wanted, endpoint) == expected
+
+
+def test_listener_of_an_unknown_protocol_is_told() -> None:
+    """Brokers whose protocols we do not have can still be given a listener."""
+    expected = "no SSL listener, only CLIENT; the broker needs a listener of SSL"
+
+    assert explain(SecurityProtocol.SSL, "CLIENT") == expected
+
+
+def explain(wanted: SecurityProtocol, endpoint: str) -> str:
+    """Return the reason for which a broker with one listener is left out."""
     server = FakeZooKeeper()
     server.put("/brokers/ids/5", broker_node(endpoints=[f"{endpoint}://b.example:9092"]))
-
     with structlog.testing.capture_logs() as logs:
         view = read(server, None, protocol=wanted)
-
     assert view.brokers == {}
-    assert [(log["path"], log["reason"]) for log in logs] == [
-        ("/brokers/ids/5", f"no {wanted} listener, only {endpoint}; {advice}")
-    ]
+    assert [log["path"] for log in logs] == ["/brokers/ids/5"]
+    return str(logs[0]["reason"])
 
 
 def test_partition_without_state_has_no_leader_yet() -> None:
@@ -153,7 +192,7 @@ def test_malformed_nodes_are_left_out_and_reported_once() -> None:
     async def play() -> list[ClusterView]:
         client = server.client("reader")
         client.connect()
-        source = ZooKeeperSource(client, hooks=recent)
+        source = ZooKeeperSource(client, hooks=recent, layout=MODERN)
         return [await source.read(None) for _ in range(3)]
 
     with structlog.testing.capture_logs() as logs:
@@ -183,7 +222,7 @@ def test_connection_lost_on_the_way_is_an_error() -> None:
         client = server.client("reader", call_timeout_s=0.5)
         client.connect()
         asyncio.get_running_loop().call_later(0.004, client.cut)
-        await ZooKeeperSource(client).read(None)
+        await ZooKeeperSource(client, layout=MODERN).read(None)
 
     with pytest.raises(CoordinationError):
         virtual_time.run(play())

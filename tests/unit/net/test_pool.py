@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from consumerd.errors import ConnectionLost
+from consumerd.errors import AuthenticationFailed, ConnectionLost
 from consumerd.model import BrokerId
 from consumerd.net.address import Address
+from consumerd.net.connection import BrokerConnection
 from consumerd.net.dialer import Dialer
 from consumerd.net.pool import ConnectionPool, PoolShare, Purpose
 from consumerd.wire.apikeys import ApiKey
-from consumerd.wire.modern.list_offsets import ListOffsetsRequest
+from consumerd.wire.modern.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from tests.support import virtual_time
 from tests.support.scripted_broker import FakeNetwork, Late, Reaction, ScriptedBroker, listing
 
@@ -65,8 +66,9 @@ def test_connections_are_kept_by_broker_and_purpose() -> None:
 
     async def scenario(pool: ConnectionPool) -> None:
         kept = {await pool.get(broker, purpose) for broker in (ONE, TWO) for purpose in Purpose for _ in range(3)}
-        assert 6 == len(kept) == scene.connects
-        assert repr(pool) == "<ConnectionPool 1/control, 1/fetch, 1/produce, 2/control, 2/fetch, 2/produce>"
+        assert 2 * len(Purpose) == len(kept) == scene.connects
+        each = ", ".join(f"{broker}/{purpose}" for broker in (1, 2) for purpose in sorted(Purpose))
+        assert repr(pool) == f"<ConnectionPool {each}>"
 
     scene.run(scenario)
 
@@ -242,3 +244,106 @@ async def _refused(pool: ConnectionPool) -> bool:
     except ConnectionLost:
         return True
     return False
+
+
+class FailingDialer:
+    """Raises what it is told to, and notes when it was asked."""
+
+    def __init__(self, *errors: ConnectionLost) -> None:
+        self._errors = list(errors)
+        self.times: list[float] = []
+
+    async def dial(self, address: Address, broker: BrokerId | None = None) -> BrokerConnection:
+        self.times.append(asyncio.get_running_loop().time())
+        raise self._errors[0] if len(self._errors) == 1 else self._errors.pop(0)
+
+
+def list_delays(dialer: FailingDialer, attempts: int) -> list[float]:
+    """Return the time between attempts of a caller that never gives up, without jitter."""
+
+    async def play() -> None:
+        now = asyncio.get_running_loop().time
+        async with ConnectionPool(dialer, now=now, random=lambda: 0.0) as pool:
+            for _ in range(attempts):
+                with pytest.raises(ConnectionLost):
+                    await pool.get(ONE, CONTROL)
+
+    virtual_time.run(play())
+    return [round(after - before, 3) for before, after in itertools.pairwise(dialer.times)]
+
+
+def test_refused_identity_is_shown_again_after_seconds_to_a_minute() -> None:
+    """A wrong password does not become right, and brokers write a line for each attempt."""
+    assert [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0] == list_delays(FailingDialer(AuthenticationFailed("no")), 8)
+    assert [0.1, 0.2, 0.4] == list_delays(FailingDialer(ConnectionLost("no")), 4)
+
+
+def test_broker_that_comes_back_after_a_refusal_is_not_waited_for_that_long() -> None:
+    """Each way to fail has its own backoff: a restart in between is no refusal."""
+    refused, lost = AuthenticationFailed("no"), ConnectionLost("down")
+
+    assert [2.0, 4.0, 0.1, 0.2, 2.0] == list_delays(FailingDialer(refused, refused, lost, lost, refused), 6)
+
+
+def test_callers_that_share_an_attempt_share_the_kind_of_its_failure() -> None:
+    """What cannot be authenticated is told as such to each."""
+
+    async def play() -> None:
+        now = asyncio.get_running_loop().time
+        async with ConnectionPool(FailingDialer(AuthenticationFailed("no")), now=now, random=lambda: 0.0) as pool:
+            calls = [pool.get(ONE, CONTROL) for _ in range(3)]
+            results = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(one) for one in results] == [AuthenticationFailed] * 3
+
+    virtual_time.run(play())
+
+
+def test_connection_at_the_end_of_its_lifetime_is_replaced_and_drained() -> None:
+    """New requests go to another one; the pending one gets its answer; then the old one is closed."""
+    scene = Scene()
+    server = scene.network.brokers[ONE.address]
+    assert isinstance(server, ScriptedBroker)
+    server.handlers[ListOffsetsRequest] = lambda _request, _version: Late(ListOffsetsResponse(topics=()), 5.0)
+
+    async def scenario(pool: ConnectionPool) -> None:
+        old = await pool.get(ONE, FETCH)
+        old.retire_after(10.0)
+        await asyncio.sleep(9.0)
+        assert await pool.get(ONE, FETCH) is old
+        pending = asyncio.gather(old.request(ListOffsetsRequest(topics=()), timeout_s=30))
+        await asyncio.sleep(1.5)
+
+        new = await pool.get(ONE, FETCH)
+        assert new is not old
+        assert not old.closed
+        assert await pending == [ListOffsetsResponse(topics=())]
+        assert await pool.get(ONE, FETCH) is new
+        assert not old.closed  # a caller may have got it a moment ago
+        await asyncio.sleep(1.1)
+        await pool.get(ONE, CONTROL)
+        assert old.closed
+        assert not new.closed
+
+    scene.run(scenario)
+
+
+def test_retired_connection_is_closed_with_the_pool() -> None:
+    """Also if it still waits for an answer."""
+    scene = Scene()
+
+    async def scenario(pool: ConnectionPool) -> None:
+        old = await pool.get(ONE, FETCH)
+        old.retire_after(1.0)
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(_lose(old))
+            await asyncio.sleep(1.0)
+            assert await pool.get(ONE, FETCH) is not old
+            await pool.aclose()
+            await task
+
+    scene.run(scenario)
+
+
+async def _lose(connection: BrokerConnection) -> None:
+    with pytest.raises(ConnectionLost):
+        await connection.request(ListOffsetsRequest(topics=()), timeout_s=30)

@@ -22,7 +22,7 @@ from consumerd.wire.modern.fetch import FetchRequest
 from consumerd.wire.modern.list_offsets import ListOffsetsRequest
 from consumerd.wire.modern.metadata import MetadataRequest
 from consumerd.wire.schema import compile_codec
-from tests.support.frames import load_frames
+from tests.support.frames import REQUESTS, load_frames
 from tests.support.scripted_broker import listing
 
 
@@ -91,11 +91,32 @@ def test_table_agrees_with_what_a_real_broker_lists() -> None:
     assert dict(assumed) == {key: spoken for key, spoken in listed.items() if key in assumed}
 
 
+@pytest.mark.parametrize(("recorded", "release"), [("2.8.2", (2, 8)), ("4.0.2", (4, 0)), ("4.3.1", (4, 3))], ids=str)
+def test_rows_since_2_8_are_what_brokers_list(recorded: str, release: tuple[int, ...]) -> None:
+    """But for Produce on 4.x, whose versions 0 to 2 are listed and close the connection (KAFKA-18659)."""
+    listed = dict(recorded_list(recorded).ranges)
+    if release >= (4, 0):
+        assert VersionRange(0, RELEASES[release][ApiKey.PRODUCE].last) == listed[ApiKey.PRODUCE]
+        listed[ApiKey.PRODUCE] = VersionRange(3, listed[ApiKey.PRODUCE].last)
+
+    assert listed.keys() - RELEASES[release].keys() <= {ApiKey.SASL_HANDSHAKE}
+    assert RELEASES[release] == {key: listed[key] for key in RELEASES[release]}
+
+
+@pytest.mark.parametrize("release", [(3, 9), (4, 0), (4, 3)])
+def test_every_request_can_be_sent_to_later_brokers(release: tuple[int, ...]) -> None:
+    """Versions that they dropped must not be the newest that we have."""
+    pinned = assume_release(release)
+
+    for request in REQUESTS.values():
+        assert pinned.choose(request) in request.versions
+
+
 def test_newer_broker_speaks_all_that_the_table_has() -> None:
     """A release pinned too low still works."""
     listed = recorded_list("2.8.2").ranges
 
-    for assumed in RELEASES.values():
+    for assumed in (RELEASES[release] for release in RELEASES if release <= (2, 8)):
         for key, spoken in assumed.items():
             assert listed[key].first <= spoken.first <= spoken.last <= listed[key].last
 
@@ -127,7 +148,7 @@ def test_table_covers_what_java_clients_spoke_to_old_brokers(release: str) -> No
         ("0.11.0.3", (0, 11, 0, 3), 5),
         ("1.1.1", (1, 1, 1), 7),
         ("2.2", (2, 2), 10),
-        ("3.9.1", (3, 9, 1), 11),
+        ("3.9.1", (3, 9, 1), 17),
     ],
 )
 def test_release_can_be_pinned(text: str, release: tuple[int, ...], fetch: int) -> None:

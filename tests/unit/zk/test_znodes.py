@@ -26,6 +26,7 @@ from consumerd.zk.znodes import (
     parse_cluster_id,
     parse_registration,
 )
+from consumerd.zk.znodes_legacy import find_generation
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "znodes"
 
@@ -326,7 +327,7 @@ def test_parsers_raise_nothing_but_malformed(data: bytes) -> None:
         znodes.parse_topic,
         znodes.parse_partition_state,
         znodes.parse_offset,
-        znodes.find_generation,
+        find_generation,
         znodes.parse_cluster_id,
         znodes.parse_controller,
     ):
