@@ -1,30 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vocabulary: partitions, members, sessions, claims.
+"""Common values of all packages: partitions, members, sessions, claims.
 
-Values only, shared by every layer; nothing here knows a wire format, a znode path or a clock. Partition keys of both
-generations are parsed here and nowhere else.
+Nothing here knows a wire format, a znode path or a clock. Partition keys of both generations (Kafka 0.6 and 0.7, and
+0.8 or later) are parsed here and nowhere else.
 """
 
 from __future__ import annotations
 
+import base64
 import enum
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final, NewType, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, NewType, Protocol
+
+if TYPE_CHECKING:
+    import uuid
 
 BrokerId = NewType("BrokerId", int)
 """``broker.id``: unique in a cluster, kept when the broker moves to another machine."""
 
 ConsumerId = NewType("ConsumerId", str)
-"""The name of a member's node under ``/consumers/G/ids``: ``<group>_<host>-<ms>-<8 hex>``."""
+"""Name of a group member's node under ``/consumers/G/ids``: ``<group>_<host>-<ms>-<8 hex>``."""
 
 ThreadId = NewType("ThreadId", str)
-"""``<consumer id>-<stream>``: the content of an owner node."""
+"""Content of a partition's owner node in ZooKeeper: ``<consumer id>-<stream>``."""
 
 SessionEpoch = NewType("SessionEpoch", int)
-"""Counts the ZooKeeper sessions of this process from 1; a claim belongs to exactly one."""
+"""Number of a ZooKeeper session of this process, from 1; a claim belongs to exactly one session."""
 
 NO_SESSION: Final = SessionEpoch(0)
 
@@ -33,10 +37,24 @@ _MODERN_KEY = re.compile(r"0|[1-9][0-9]{0,9}")
 _INT32_MAX: Final = 2**31 - 1
 _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 LONGEST_TOPIC: Final = 249
+_COUNT = re.compile(r"[0-9]{1,19}", re.ASCII)
+_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}", re.ASCII)
+"""A UUID in base64 for URLs, as Kafka's tools print it."""
+
+
+def is_topic_id(text: str) -> bool:
+    """Return True if a text has the form of a topic id.
+
+    That is 22 characters of base64 for URLs.
+    """
+    return _TOPIC_ID.fullmatch(text) is not None
 
 
 def find_topic_fault(name: str) -> str | None:
-    """Return the fault of a topic name by Kafka's rule (``Topic.java``), or None."""
+    """Return the reason why a topic name is illegal; None if it is legal.
+
+    The rules are those of Kafka's ``Topic.java``.
+    """
     if not name:
         return "the name is empty"
     if name in {".", ".."}:
@@ -49,19 +67,23 @@ def find_topic_fault(name: str) -> str | None:
 
 
 class Generation(enum.Enum):
-    """The family of wire formats and znode layouts of a cluster."""
+    """Kafka releases that share wire formats and znode layouts.
+
+    There are two generations: 0.6 and 0.7, and 0.8 or later.
+    """
 
     LEGACY = "legacy"
-    """0.6 and 0.7: byte offsets, partitions live on a broker."""
+    """Kafka 0.6 and 0.7: byte offsets, partitions live on a broker."""
     MODERN = "modern"
-    """0.8 and later: logical offsets, leaders, versioned requests."""
+    """Kafka 0.8 and later: logical offsets, leaders, versioned requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionKey:
-    """The key of a partition in its topic: ``3`` (modern), or ``0-3`` (legacy).
+    """Key of a partition in its topic: ``3``, or ``0-3`` in Kafka 0.6 and 0.7.
 
-    The legacy form is ``BROKER-PARTITION``.
+    In 0.6 and 0.7 a partition belongs to a broker: ``0-3`` is partition 3 of broker 0. ``broker`` is None for 0.8 or
+    later.
     """
 
     number: int
@@ -72,7 +94,11 @@ class PartitionKey:
 
     @classmethod
     def parse(cls, text: str) -> PartitionKey:
-        """Parse a key from a znode path or file name. Raises ValueError."""
+        """Parse a partition key, such as ``3``.
+
+        The text is ``3`` for Kafka 0.8 or later, or ``0-3`` for 0.6 and 0.7: partition 3 of broker 0. Names of offset
+        znodes and of landing folders have this form. Raises ValueError for any other text.
+        """
         if _MODERN_KEY.fullmatch(text):
             numbers = [int(text)]
         elif match := _LEGACY_KEY.fullmatch(text):
@@ -86,7 +112,7 @@ class PartitionKey:
 
     @property
     def sort_key(self) -> tuple[int, str]:
-        """The order of the Java consumer: modern keys as numbers, legacy keys as strings."""
+        """Sort key for the Java consumer's order: ``3`` as a number, ``0-3`` as text."""
         return (self.number, "") if self.broker is None else (-1, str(self))
 
     def __lt__(self, other: PartitionKey) -> bool:
@@ -120,7 +146,7 @@ class TopicPartition:
 
     @classmethod
     def modern(cls, topic: str, number: int) -> TopicPartition:
-        """Return partition ``number`` of a topic on 0.8 or later."""
+        """Return partition ``number`` of a topic on Kafka 0.8 or later."""
         return cls(topic, PartitionKey(number))
 
     def __str__(self) -> str:
@@ -132,7 +158,10 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """Readable offsets of a log: ``[earliest, latest)``; ``latest`` is the next to be written."""
+    """Readable offsets of a log: from ``earliest`` to before ``latest``.
+
+    ``latest`` is the next offset to be written. An empty log has ``earliest == latest``.
+    """
 
     earliest: int
     latest: int
@@ -141,33 +170,95 @@ class LogRange:
 @functools.total_ordering
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """The incarnation of a topic, which changes when it is deleted and re-created.
+    """Identity of a topic that changes when the topic is deleted and re-created.
 
-    ``czxid`` is the transaction that created ``/brokers/topics/T``. ``truncation`` counts unclean leader elections that
-    cut the log below the landed offsets. As text: ``<czxid>`` or ``<czxid>.<truncation>``.
+    ``czxid`` is the ZooKeeper transaction that created ``/brokers/topics/T``. In a cluster without ZooKeeper, ``czxid``
+    is 0 and ``topic_id`` is the id that Metadata gives the topic, as Kafka's tools print it. An incarnation with a
+    topic id never equals one with a czxid. ``truncation`` counts unclean leader elections that cut the log below the
+    landed offsets.
+
+    As text: ``<czxid>`` or ``<czxid>.<truncation>``, with the topic id in place of the czxid if there is one. Example:
+    ``4294967337.2``, or ``a5g7j1tvSx-Ob3bjRwaYgQ``. A czxid has at most 19 digits and a topic id 22 characters, so the
+    text tells the kinds apart.
     """
 
     czxid: int
     truncation: int = 0
+    topic_id: str = ""
 
     def __str__(self) -> str:
-        return f"{self.czxid}.{self.truncation}" if self.truncation else str(self.czxid)
+        return f"{self.topic_text}.{self.truncation}" if self.truncation else self.topic_text
+
+    @property
+    def topic_text(self) -> str:
+        """The czxid or topic id as text, without the number of truncations."""
+        return self.topic_id or str(self.czxid)
+
+    @classmethod
+    def of_topic_id(cls, topic_id: uuid.UUID) -> Incarnation:
+        """Return the incarnation of a topic with this id."""
+        return cls(0, topic_id=base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("="))
+
+    @property
+    def is_known(self) -> bool:
+        """False for :data:`UNKNOWN_INCARNATION`, of a topic that has no known czxid or topic id."""
+        return self != UNKNOWN_INCARNATION
 
     @classmethod
     def parse(cls, text: str) -> Incarnation:
-        """Parse ``<czxid>`` or ``<czxid>.<truncation>``. Raises ValueError."""
-        czxid, _, truncation = text.partition(".")
-        return cls(int(czxid), int(truncation or 0))
+        """Parse the text form, as in ``7.2``. Raises ValueError."""
+        topic, dot, truncation = text.partition(".")
+        if dot and not _COUNT.fullmatch(truncation):
+            raise ValueError(f"incarnation {text!r:.60}: expected a number of truncations after the dot")
+        return cls.parse_topic(topic).truncated(int(truncation or 0))
+
+    @classmethod
+    def parse_topic(cls, text: str) -> Incarnation:
+        """Parse a czxid or a topic id alone. Raises ValueError."""
+        if _COUNT.fullmatch(text):
+            return cls(int(text))
+        if is_topic_id(text) or text == UNKNOWN_INCARNATION.topic_id:
+            return cls(0, topic_id=text)
+        raise ValueError(f"incarnation {text!r:.60}: expected a czxid, which is a number, or a topic id")
+
+    def truncated(self, number: int) -> Incarnation:
+        """Return the same topic's incarnation after this many truncations."""
+        return replace(self, truncation=number)
+
+    def is_same_topic(self, other: Incarnation) -> bool:
+        """Return True if both are of one topic, before any re-creation; truncations do not count."""
+        return (self.czxid, self.topic_id) == (other.czxid, other.topic_id)
+
+    def is_later_topic(self, other: Incarnation) -> bool | None:
+        """Return True if this topic was created after the other one.
+
+        None if that cannot be known: topic ids are random, and a czxid and a topic id are never compared.
+        """
+        if self.is_same_topic(other):
+            return False
+        return None if self.topic_id or other.topic_id else self.czxid > other.czxid
 
     def __lt__(self, other: Incarnation) -> bool:
-        return (self.czxid, self.truncation) < (other.czxid, other.truncation)
+        # an order for lists; between two topic ids it says nothing about time, which is_later_topic tells
+        return self._order < other._order
+
+    @property
+    def _order(self) -> tuple[str, int, int]:
+        return self.topic_id, self.czxid, self.truncation
 
     def precedes(self, zxid: int) -> bool:
-        """Return True if transaction ``zxid`` came after the creation of this topic.
+        """Return True if ZooKeeper's transaction ``zxid`` came after the creation of this topic.
 
-        A node written earlier is about a deleted topic of the same name.
+        A node written by an earlier transaction is about a deleted topic of the same name.
         """
         return zxid > self.czxid
+
+
+UNKNOWN_INCARNATION: Final = Incarnation(0, topic_id="unknown")
+"""Incarnation of a topic of brokers that name no topic ids (before 2.8), in a cluster that is given without ZooKeeper.
+
+A re-created topic cannot be told from the one before it there.
+"""
 
 
 class TimestampType(enum.IntEnum):
@@ -183,17 +274,18 @@ class TimestampType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The reason why a partition cannot go on, and since when.
+    """Reason why a partition cannot be fetched or delivered, and since when.
 
-    ``since`` is in seconds on the monotonic clock.
+    ``since`` is in seconds on the monotonic clock. ``code`` is the broker's error code, if it answered one.
     """
 
     since: float
     reason: str
+    code: int | None = None
 
 
 class GapReason(enum.StrEnum):
-    """The reason why offsets between two landed records hold no landed record."""
+    """Reason why a range of offsets has no landed record."""
 
     RETENTION = "retention"
     """Deleted by the broker before it was read."""
@@ -206,18 +298,18 @@ class GapReason(enum.StrEnum):
     CORRUPT = "corrupt"
     SKIPPED = "skipped"
     CONSUMED_ELSEWHERE = "consumed elsewhere"
-    """Committed by another member (a Java consumer) that keeps no files here."""
+    """Committed by another member (such as a Java consumer) whose records are not in these files."""
     MISSING_FILE = "missing file"
     """Landed and committed by this group, but the file is missing now."""
     RESET = "reset"
-    """A reset policy or an operator moved the position forward."""
+    """A policy or an operator moved the position forward."""
     ERASED = "erased"
-    """Landed, and removed from the landed file by the job ``erase``."""
+    """Landed, and later removed from the landed file by the job ``erase``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets ``[start, end)`` without a delivered record, with the reason."""
+    """Offsets from ``start`` to before ``end`` that have no landed record, with the reason."""
 
     start: int
     end: int
@@ -227,21 +319,24 @@ class Gap:
 class Claim(Protocol):
     """Proof that this process owns a partition, bound to one ZooKeeper session.
 
-    Code that delivers, publishes or commits checks the claim right before each such step, and after each await before
-    it. Created by ``group`` only, except in tests.
+    Before each delivery, publication or commit, call :meth:`check`, with no ``await`` between the check and the step: a
+    claim can be lost during any ``await``. Only the package ``group`` makes claims, except in tests.
     """
 
     @property
     def partition(self) -> TopicPartition:
-        """The partition owned."""
+        """Partition that this process owns."""
 
     @property
     def thread(self) -> ThreadId:
-        """The thread in the owner node."""
+        """Thread id in the partition's owner node in ZooKeeper."""
 
     @property
     def epoch(self) -> SessionEpoch:
-        """The session epoch in which the owner node was created."""
+        """Number of the ZooKeeper session in which the owner node was created.
+
+        Sessions of this process are numbered from 1.
+        """
 
     @property
     def incarnation(self) -> Incarnation:
@@ -249,23 +344,27 @@ class Claim(Protocol):
 
     @property
     def usable(self) -> bool:
-        """True if :meth:`check` would pass now."""
+        """True if :meth:`check` would raise no error now."""
 
     def check(self) -> None:
-        """Return if the claim may be used now to deliver, publish or commit.
+        """Check that the claim may be used now to deliver, publish or commit.
 
         Raises LeasePaused (temporary: wait with :meth:`wait_usable`) or OwnershipLost (final).
         """
 
     async def wait_usable(self) -> None:
-        """Wait until :meth:`check` would pass. Unbounded. Raises OwnershipLost."""
+        """Wait until the claim may be used to deliver, publish or commit. No timeout.
+
+        Raises OwnershipLost if the claim is lost for good.
+        """
 
     async def confirm(self) -> None:
-        """Check, and read the topic's incarnation again (one ZooKeeper read).
+        """Check that the claim may be used, and read ZooKeeper: the topic was not re-created.
 
-        Raises LeasePaused, OwnershipLost, IncarnationChanged, CoordinationError.
+        Raises LeasePaused if the claim must not be used now, OwnershipLost if it is gone for good, IncarnationChanged
+        if the topic was re-created, CoordinationError if ZooKeeper cannot be read.
         """
 
 
 Partitions = Mapping[str, tuple[PartitionKey, ...]]
-"""The partitions of each topic, sorted in the order of the generation."""
+"""Partitions of each topic, in the order of the Java consumer."""

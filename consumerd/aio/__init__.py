@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Supervised tasks, backoff, clocks, and observable values."""
+"""Helpers for asyncio: supervised tasks, backoff, clocks, timeouts, observable values."""

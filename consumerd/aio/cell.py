@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An observable value: waiters see the latest state; no change is missed, none is queued."""
+"""An observable value: tasks wait until the value satisfies a condition.
+
+Values in between are not queued: a waiter that wakes late sees the latest one.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ T = TypeVar("T")
 class Cell(Generic[T]):
     """An observable value, for use on one event loop.
 
-    Values are replaced, never mutated.
+    The value is replaced, never mutated. A waiter sees the latest value. Example: the value is set to 1, 2 and 3 before
+    a waiter's task runs; the waiter sees only 3.
     """
 
     def __init__(self, value: T) -> None:
@@ -26,7 +30,10 @@ class Cell(Generic[T]):
         return self._value
 
     def set(self, value: T) -> None:
-        """Replace the value and wake all waiters, unless it is equal."""
+        """Replace the value and wake all waiters.
+
+        Does nothing if the new value equals the present one.
+        """
         if value == self._value:
             return
         self._value = value
@@ -34,9 +41,9 @@ class Cell(Generic[T]):
         self._changed = asyncio.Event()
 
     async def wait(self, satisfies: Callable[[T], bool]) -> T:
-        """Return the first value that satisfies the predicate, at once if the current one does.
+        """Wait for a value for which ``satisfies`` is true; return it.
 
-        Unbounded; it can be cancelled at any time.
+        Returns at once if the current value is one. There is no time limit. The call can be cancelled at any time.
         """
         while not satisfies(self._value):
             await self._changed.wait()

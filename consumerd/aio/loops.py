@@ -22,7 +22,7 @@ NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 
 def find_uvloop(environment: Mapping[str, str] = os.environ) -> NewLoop | None:
-    """Return uvloop's factory of event loops, or None if it is off or not installed."""
+    """Return uvloop's factory of event loops, or None if ``CONSUMERD_UVLOOP=off`` or it is not installed."""
     found = _import_uvloop()
     if _is_off(environment) or not isinstance(found, ModuleType):
         return None
@@ -39,7 +39,10 @@ def describe_loop(loop: asyncio.AbstractEventLoop) -> str:
 
 
 def explain_loop(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the loop that ``consumerd run`` would use now, and why it is not uvloop."""
+    """Return a text: the event loop that ``consumerd run`` would use.
+
+    If it is not uvloop, the text has the reason.
+    """
     found = _import_uvloop()
     if _is_off(environment):
         return f"asyncio: {SWITCH}=off"

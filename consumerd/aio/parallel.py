@@ -20,9 +20,10 @@ V = TypeVar("V")
 async def map_bounded(
     keys: Iterable[K], work: Callable[[K], Awaitable[V]], *, in_flight: int = IN_FLIGHT
 ) -> dict[K, V]:
-    """Return ``work``'s result for each key, in the order of the keys.
+    """Call ``work`` for all keys concurrently; return the results in the order of the keys.
 
-    Raises the first ConsumerdError; calls that have not begun by then are not made. Bounded if ``work`` is.
+    At most ``in_flight`` calls run at a time. Raises the first ConsumerdError of a call; calls that have not begun by
+    then are not made. There is no time limit of its own: the calls of ``work`` must have one.
     """
     ordered = list(keys)
     results: dict[K, V] = {}

@@ -26,7 +26,7 @@ class _Round(Generic[Q, V]):
 
 @dataclass(eq=False)
 class _Turn(Generic[Q, V]):
-    """The reads of one key, in sequence; ``next`` is the round to come."""
+    """Successive reads of one key; ``next`` collects the questions for the next read."""
 
     reading: asyncio.Event | None = None
     """Set when the current read has ended; None while there is none."""
@@ -34,10 +34,10 @@ class _Turn(Generic[Q, V]):
 
 
 class SharedBatches(Generic[K, Q, V]):
-    """Answers each call by a read that began after it; concurrent calls share reads.
+    """Coalesces concurrent questions: each call gets answers from a read that began after it.
 
     For each key, there is one read at a time. Calls that wait for the next read of a key have their questions read
-    together, and share a failure. A cancelled call leaves the read to the others.
+    together, and all of them raise its error if it fails. Cancelling one of these calls does not fail the other ones.
 
     Example: A asks key k for question 1, and its read begins. B asks for 2 and C for 3 meanwhile. When A's read ends,
     one more read serves B and C, with the questions 2 and 3.
@@ -48,9 +48,9 @@ class SharedBatches(Generic[K, Q, V]):
         self._turns: WeakValueDictionary[K, _Turn[Q, V]] = WeakValueDictionary()
 
     async def __call__(self, key: K, asked: Iterable[Q]) -> Mapping[Q, V]:
-        """Return the answers to ``asked``, and maybe more.
+        """Return the answers to ``asked``; those of other callers' questions may be among them.
 
-        Bounded by two reads. Raises what the read raises.
+        Waits for at most two reads, and raises their errors.
         """
         turn = self._turns.get(key)
         if turn is None:
@@ -83,7 +83,10 @@ class SharedBatches(Generic[K, Q, V]):
 
 
 class SharedReads(Generic[K, V]):
-    """Coalesced reads of keys alone: :class:`SharedBatches` without questions."""
+    """Coalesces concurrent reads: calls with the same key share a read begun after them.
+
+    Example: A's read of key k is running when B and C ask for k. When A's read ends, one more read serves B and C.
+    """
 
     def __init__(self, read: Callable[[K], Awaitable[V]]) -> None:
         async def read_one(key: K, _asked: Sequence[None]) -> Mapping[None, V]:
@@ -92,5 +95,8 @@ class SharedReads(Generic[K, V]):
         self._batches = SharedBatches(read_one)
 
     async def __call__(self, key: K) -> V:
-        """Return what was read. Bounded by two reads. Raises what the read raises."""
+        """Return the result of a read of ``key`` that began after this call.
+
+        Waits for at most two reads, and raises their errors.
+        """
         return (await self._batches(key, (None,)))[None]

@@ -16,7 +16,7 @@ _STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopSignal:
-    """The first stop signal received, if any."""
+    """The first stop signal (SIGINT, SIGTERM or SIGHUP) that the process received, if any."""
 
     def __init__(self) -> None:
         self.told = asyncio.Event()
@@ -31,9 +31,10 @@ class StopSignal:
 
 @contextmanager
 def stopped_by_signals() -> Iterator[StopSignal]:
-    """Handle stop signals while the block runs. Needs the main thread's event loop.
+    """Note SIGINT, SIGTERM and SIGHUP in a :class:`StopSignal` while the block runs.
 
-    SIGHUP is not handled if it is ignored: a command under ``nohup`` is meant to go on.
+    The signals do not end the process meanwhile: the block checks the StopSignal and ends itself. Must run on the event
+    loop of the main thread. If SIGHUP is ignored, it stays ignored: a command under ``nohup`` must keep running.
     """
     stop = StopSignal()
     loop = asyncio.get_running_loop()

@@ -14,6 +14,8 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
+from consumerd.errors import ConsumerdError
+
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
@@ -44,11 +46,11 @@ class TaskSet(Generic[K]):
 
     @property
     def keys(self) -> frozenset[K]:
-        """The keys of running tasks."""
+        """Keys of the running tasks."""
         return frozenset(self._tasks)
 
     def start(self, key: K, work: Coroutine[object, object, None], *, name: str) -> None:
-        """Run ``work`` under ``key``. Raises KeyError if the key is in use."""
+        """Run ``work`` as a task under ``key``. Raises KeyError if the key is in use."""
         if key in self._tasks:
             work.close()
             raise KeyError(f"{key} runs already")
@@ -62,7 +64,10 @@ class TaskSet(Generic[K]):
             del self._tasks[key]
 
     async def cancel(self, key: K) -> None:
-        """Cancel the task of ``key`` and wait until it ends. Unbounded: clean-up bounds itself."""
+        """Cancel the task of ``key`` and wait until it ends, without a timeout.
+
+        Does nothing if no task has this key.
+        """
         task = self._tasks.get(key)
         if task is None:
             return
@@ -79,17 +84,20 @@ class TaskSet(Generic[K]):
             task.cancel()
 
     async def join(self, key: K) -> None:
-        """Wait until the task of ``key`` ends. Its failure goes to the owning block."""
+        """Wait until the task of ``key`` ends.
+
+        If it fails, the ``async with`` block of the set raises the error, not this call.
+        """
         task = self._tasks.get(key)
         if task is not None:
             await asyncio.wait([task])
 
 
 async def unless(stop: asyncio.Event, work: Coroutine[object, object, T]) -> T | None:
-    """Run ``work``; if ``stop`` is set first, cancel it and return None.
+    """Run ``work`` until it ends or ``stop`` is set; return its result.
 
-    Bounded by ``work`` or ``stop``. Raises what ``work`` raises. If ``work`` has ended when ``stop`` is set, its result
-    is returned.
+    If ``stop`` is set first, ``work`` is cancelled and None returned. There is no other time limit. Raises what
+    ``work`` raises. If ``work`` has ended when ``stop`` is set, its result is returned.
     """
     task: asyncio.Task[T]
     try:
@@ -123,3 +131,16 @@ async def alongside(work: Coroutine[object, object, None], *, name: str) -> Asyn
             task.cancel()
     if failure is not None:
         raise failure
+
+
+def find_cause(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the error of a group to report: its first ConsumerdError, else its first error."""
+    leaves = list(_leaves(failures))
+    return next((leaf for leaf in leaves if isinstance(leaf, ConsumerdError)), leaves[0])
+
+
+def _leaves(failures: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    leaves: list[BaseException] = []
+    for one in failures.exceptions:
+        leaves += _leaves(one) if isinstance(one, BaseExceptionGroup) else [one]
+    return leaves

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Threads for work that blocks on a disk or a pipe.
 
-Each sink has a few of its own, so that a destination that hangs blocks neither other sinks nor the event loop's default
-executor. They are daemon threads: one stuck in a system call (a dead NFS server, a pipe without a reader) cannot keep
-the process from ending. That is harmless, since a thread's work counts only once it is acknowledged on the event loop.
+Each sink has a few threads of its own, so that a destination that hangs blocks neither other sinks nor the event loop's
+default executor. They are daemon threads: one stuck in a system call (a dead NFS server, a pipe without a reader)
+cannot keep the process from ending. Ending it loses nothing: records written by a thread count as delivered only after
+the event loop has acknowledged them.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ T = TypeVar("T")
 
 
 class SideThread:
-    """Runs one piece of work at a time in another thread.
+    """Runs one function at a time in another thread.
 
-    For use by one thread at a time, except for ``busy``.
+    One thread at a time may call the methods; ``busy`` may be read in any thread.
     """
 
     def __init__(self, *, name: str) -> None:
@@ -35,15 +36,16 @@ class SideThread:
 
     @property
     def busy(self) -> bool:
-        """True while a piece of work runs."""
+        """True while a function runs in the thread."""
         thread = self._thread  # a local copy, since wait() in another thread resets it
         return thread is not None and thread.is_alive()
 
     def start(self, work: Callable[[], object]) -> None:
-        """Begin a piece of work, once the previous one has ended.
+        """Begin to run a function in the thread, once the previous function has ended.
 
-        Blocks and raises as :meth:`wait`. If the system has no more threads, the work is done before this returns; its
-        failure is raised by :meth:`wait` all the same.
+        Waits for the previous function, and raises its error, as :meth:`wait` does; the new function is not run then.
+        If the system cannot start a thread, the new function runs in the caller's thread, before ``start`` returns.
+        :meth:`wait` raises its error in either case.
         """
         self.wait()
         thread = threading.Thread(target=self._run, args=(work,), name=self._name, daemon=True)
@@ -61,7 +63,10 @@ class SideThread:
             self._failure = error
 
     def wait(self) -> None:
-        """Block until the work has ended, and raise its error, once."""
+        """Block until the function in the thread has ended; raise its error.
+
+        An error is raised by one call only; a second call returns at once.
+        """
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -99,7 +104,7 @@ class _Job(Generic[T]):
 
 
 class WorkThreads:
-    """A fixed number of threads, started with the first piece of work."""
+    """A fixed number of threads that run functions; all are started by the first function."""
 
     def __init__(self, *, name: str, count: int) -> None:
         self._name = name
@@ -111,12 +116,13 @@ class WorkThreads:
     async def run(self, work: Callable[[], T]) -> T:
         """Run ``work`` in a thread, and return its result or raise its error.
 
-        Unbounded. Cancelling ends the wait, not the work, which may still take effect.
+        There is no time limit. Cancelling ends the wait only: ``work`` goes on in its thread, and may still take
+        effect.
         """
         return await self._submit(work)
 
     def post(self, work: Callable[[], None]) -> None:
-        """Run ``work``, which must not raise, without waiting for it."""
+        """Run ``work`` in a thread, without waiting for its end; ``work`` must not raise."""
         self._submit(work)
 
     def _submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
@@ -132,7 +138,7 @@ class WorkThreads:
     async def close(self, *, timeout_s: float) -> None:
         """Finish the queued work and end the threads. Idempotent.
 
-        After ``timeout_s`` seconds, they are left running.
+        Threads that have not ended after ``timeout_s`` seconds are left running.
         """
         self._closed = True
         for _ in self._threads:

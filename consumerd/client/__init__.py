@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kafka client pieces that need no daemon: a library above the connections and the cluster view."""
+"""Client library: producer, low-level consumer, lookup of offsets, directories of partition leaders.
+
+Built on ``net`` and ``cluster``; needs neither a consumer group nor the daemon.
+"""

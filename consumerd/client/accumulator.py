@@ -1,22 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records on their way: batches by partition, in order, within a bound of bytes.
+"""Record accumulator of the producer: batches per partition, in order, within a memory limit.
 
-Pure: times are given to each call. Owns which record is in which batch, which batch may be sent now, and how much memory
-all of it takes. Who waits for room or for an outcome is the producer's business.
+The caller passes the current time, or a clock, to each call. The accumulator assigns records to batches, decides which
+batch may be sent, and counts memory. It never waits: the producer makes callers wait for memory and for outcomes.
 
-A batch goes through::
+States of a batch. A *sealed* batch accepts no more records; *linger time* is how long an open one waits for more::
 
-    open ----- full, linger over, flushed, no room left -----> sealed ------ take -----> in flight
+    open ---- full, linger time over, flush, memory full ----> sealed ------ take -----> in flight
       |                                                          ^                         |   |
       +----------------------------- take -----------------------|-------------------------+   |
                                                                  +---- put_back (retry) -------+--> finished
 
 Invariants:
 
-- A partition has one batch in flight at most, and that is its oldest: nothing passes a batch that is tried again.
-- What is charged for a record stays charged until its batch is finished, whatever happens in between.
-- ``used_bytes`` never exceeds ``buffer_bytes``: room is reserved before a record is appended.
-- A batch has one outcome, once; one that was split has those of its parts.
+- A partition has at most one batch in flight, and it is the oldest one: no batch overtakes one that is retried.
+- The memory charged for a record stays charged until its batch is finished.
+- ``used_bytes`` never exceeds ``buffer_bytes``: memory is reserved before a record is appended.
+- A batch has exactly one outcome. A batch that was split has the outcomes of its two parts.
+
+Example: records 1 to 5 fill a batch, records 6 and 7 are in the open batch after it. The first batch is taken and in
+flight. It fails with NOT_LEADER_OR_FOLLOWER and is put back; records 6 and 7 have to wait. It is sent to the new leader
+and finished, then the second batch is taken.
 """
 
 from __future__ import annotations
@@ -27,20 +31,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from consumerd.errors import ConsumerdError
+from consumerd.client.producer_actions import BatchSequence
+from consumerd.errors import ConsumerdError, RequestNotSent
 from consumerd.model import TopicPartition
-from consumerd.wire.modern.building import NewRecord
+from consumerd.wire.records import NewRecord
 
 RECORD_OVERHEAD_BYTES: Final = 256
-"""What a record takes in memory besides its key, value and headers: the objects around them, and its delivery."""
+"""Memory for the Python objects of a record and its delivery, besides key, value and headers, in bytes."""
 
 _WIRE_OVERHEAD_BYTES: Final = 34
-"""Offset, size and header of a message of magic 1, the longest there is (a record of magic 2 has fewer)."""
+"""Offset, size and header of a message of magic 1, the largest; a record of magic 2 has fewer bytes."""
 _HEADER_OVERHEAD_BYTES: Final = 10
 
 
 def wire_size(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]] = ()) -> int:
-    """Return the most bytes that a record takes in a request, uncompressed."""
+    """Return an upper bound of a record's size in a request, in bytes, uncompressed."""
     size = _WIRE_OVERHEAD_BYTES
     if key is not None:
         size += len(key)
@@ -54,8 +59,13 @@ def wire_size(key: bytes | None, value: bytes | None, headers: Sequence[tuple[st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """Where a batch is: its first record's offset, None where nobody said (acks 0), and the time that the broker gave
-    all its records, None where each has its own.
+    """Outcome of a batch that a broker has written.
+
+    Args:
+        base_offset: Offset of its first record. None if unknown: the records were sent, and nothing tells if they are
+            stored (acks 0, and brokers of Kafka 0.6 and 0.7).
+        log_append_time_ms: Broker's timestamp for all records, in ms since the epoch; None if each record keeps its
+            own.
     """
 
     base_offset: int | None
@@ -63,17 +73,28 @@ class Written:
 
 
 class Batch:
-    """Consecutive records of one partition that are sent together.
+    """Consecutive records of one partition that are sent together by the producer.
 
-    ``outcome`` is None until it is known; then the records are let go, so that whoever keeps a delivery keeps no payload,
-    but for their ``timestamps`` where they count. ``parts`` are the two batches that it was split into, the second of which
-    begins at ``middle``. ``places`` says where each record stands among those that are sent, None if it is left out; None as
-    a whole: in order.
+    Attributes:
+        outcome: Result of sending: written, or the error; None until it is known. When it is set, the batch drops its
+            records, so that a program that keeps a delivery keeps no payload in memory.
+        in_doubt: True if an attempt that has failed may have written the records.
+        timestamps: Timestamps of the records, in ms since the epoch; kept after the records were dropped, unless the
+            broker's timestamp applies to all.
+        parts: The two batches that this one was split into; None if it was not split.
+        middle: Index of the first record of the second part.
+        places: For each record, its index among those that are sent (``to_send``); None for one that hooks left out.
+            None as a whole if the records that are sent are those that were appended.
+        sealed: True if the batch accepts no more records.
+        sequence: Producer id, epoch and first sequence number, from the first attempt on; None without idempotence.
+        not_before: Time before which the batch is not sent, as of a monotonic clock in seconds.
+        watchers: Functions that are called once, on the outcome or a split.
     """
 
     __slots__ = (
-        "attempts", "charged_bytes", "created", "last_failure", "middle", "not_before", "outcome", "partition", "parts",
-        "places", "queue", "records", "sealed", "size_bytes", "timestamps", "to_send", "watchers",
+        "attempts", "charged_bytes", "created", "in_doubt", "last_failure", "middle", "not_before", "outcome",
+        "partition", "parts", "places", "queue", "records", "sealed", "sequence", "size_bytes", "timestamps", "to_send",
+        "watchers",
     )  # fmt: skip
 
     def __init__(self, queue: PartitionQueue, created: float) -> None:
@@ -87,6 +108,8 @@ class Batch:
         self.charged_bytes = 0
         self.sealed = False
         self.attempts = 0
+        self.sequence: BatchSequence | None = None
+        self.in_doubt = False
         self.not_before = created
         self.last_failure: ConsumerdError | None = None
         self.outcome: Written | ConsumerdError | None = None
@@ -98,8 +121,13 @@ class Batch:
     def __repr__(self) -> str:
         return f"<Batch {self.partition}, {len(self.records)} records, {self.attempts} attempts, {self.outcome}>"
 
+    @property
+    def may_be_written(self) -> bool:
+        """True if a failed attempt, or the one in flight, may have written the records."""
+        return self.in_doubt or (self.queue.in_flight and self.queue.batches[0] is self)
+
     def settle(self, outcome: Written | ConsumerdError) -> None:
-        """Fix the outcome and tell whoever watches."""
+        """Set the outcome, written or an error; drop the records, and call the watchers."""
         assert self.outcome is None, "a batch has one outcome"
         self.outcome = outcome
         if isinstance(outcome, Written) and outcome.log_append_time_ms is None:
@@ -108,7 +136,13 @@ class Batch:
         self._notify()
 
     def replace(self, left: Batch, right: Batch, middle: int) -> None:
-        """Leave the records to two others, and tell whoever watches."""
+        """Note that two batches take over this batch's records after a split; call the watchers.
+
+        Args:
+            left: Batch of the records before ``middle``.
+            right: Batch of the other records.
+            middle: Index of the first record of ``right``.
+        """
         self.parts, self.middle = (left, right), middle
         self._let_go()
         self._notify()
@@ -125,17 +159,24 @@ class Batch:
 
 @dataclass(slots=True, eq=False)
 class PartitionQueue:
-    """One partition's batches, oldest first; the newest may be open."""
+    """Unfinished batches of one partition, oldest first; only the newest accepts more records.
+
+    ``index`` is the partition's present place among the candidates of partitioners.
+    """
 
     partition: TopicPartition
+    index: int = 0
     batches: deque[Batch] = field(default_factory=deque)
     in_flight: bool = False
 
 
 class Accumulator:
-    """All partitions' queues.
+    """Unfinished batches of all partitions of a producer, and the memory that they use.
 
-    A batch is ready at ``batch_bytes`` (one record may be larger, and is then alone) or ``linger_s`` after its first record.
+    Args:
+        batch_bytes: Size at which a batch accepts no more records. A larger record gets a batch of its own.
+        linger_s: Time that a batch waits for more records, in seconds.
+        buffer_bytes: Memory limit of all batches together, in bytes.
     """
 
     def __init__(self, *, batch_bytes: int, linger_s: float, buffer_bytes: int) -> None:
@@ -145,13 +186,12 @@ class Accumulator:
         self._active: dict[TopicPartition, PartitionQueue] = {}
         self.used_bytes = 0
 
-    @property
-    def empty(self) -> bool:
-        """Whether nothing is on its way."""
-        return not self._active
-
     def reserve(self, size: int) -> bool:
-        """Take room for a record of this :func:`wire_size`, and the objects around it; False if there is not enough."""
+        """Reserve memory for a record; return False if there is not enough.
+
+        Args:
+            size: Size of the record by :func:`wire_size`, in bytes.
+        """
         used_bytes = self.used_bytes + size + RECORD_OVERHEAD_BYTES
         if used_bytes > self._buffer_bytes:
             return False
@@ -159,16 +199,31 @@ class Accumulator:
         return True
 
     def give_back(self, size: int) -> None:
-        """Return what was reserved for a record that is not appended after all."""
+        """Release the memory that was reserved for a record that is not appended.
+
+        Args:
+            size: Size of the record by :func:`wire_size`, in bytes.
+        """
         self.used_bytes -= size + RECORD_OVERHEAD_BYTES
 
     def opens_batch(self, queue: PartitionQueue, size: int) -> bool:
-        """Whether a record of this size would be the first one of a batch, behind others of its partition."""
+        """Return True if a record would begin a second or later batch of its partition.
+
+        The newest batch is sealed then, or the record does not fit into it. False if the partition has no batch.
+
+        Args:
+            size: Size of the record by :func:`wire_size`, in bytes.
+        """
         batches = queue.batches
         return bool(batches) and (batches[-1].sealed or batches[-1].size_bytes + size > self._batch_bytes)
 
-    def append(self, queue: PartitionQueue, record: NewRecord, size: int, now: float) -> Batch:
-        """Put a record, for which room was reserved, at the end of its partition; it is the last one of the batch returned."""
+    def append(self, queue: PartitionQueue, record: NewRecord, size: int, now: Callable[[], float]) -> Batch:
+        """Append a record, whose memory is reserved, to its partition; return its batch.
+
+        Args:
+            size: Size of the record by :func:`wire_size`, in bytes.
+            now: Monotonic clock, in seconds; it is read only for the first record of a batch.
+        """
         batches = queue.batches
         batch = batches[-1] if batches else None
         if batch is None or batch.sealed or batch.size_bytes + size > self._batch_bytes:
@@ -176,7 +231,7 @@ class Accumulator:
                 self._active[queue.partition] = queue
             else:
                 batch.sealed = True
-            batch = Batch(queue, now)
+            batch = Batch(queue, now())
             batches.append(batch)
         batch.records.append(record)
         batch.size_bytes += size
@@ -188,49 +243,67 @@ class Accumulator:
     # -- what may be sent
 
     def waiting(self) -> Iterator[Batch]:
-        """Iterate over the batch of each partition that is next to be sent, those of partitions in flight left out."""
+        """Yield the oldest batch of each partition that has no batch in flight."""
         for queue in self._active.values():
             if not queue.in_flight:
                 yield queue.batches[0]
 
     def due_at(self, batch: Batch) -> float:
-        """Return when a waiting batch may be sent."""
+        """Return the time from which a waiting batch may be sent.
+
+        The time is that of a monotonic clock, in seconds: the end of the linger time, or of the backoff before a retry.
+        """
         if batch.sealed or batch.attempts:
             return batch.not_before
         return max(batch.not_before, batch.created + self._linger_s)
 
     def seal_all(self) -> None:
-        """Let every record that is here now be sent without lingering."""
+        """Make all batches ready to be sent at once, without waiting for more records.
+
+        Later records begin new batches.
+        """
         for queue in self._active.values():
             queue.batches[-1].sealed = True
 
     def unfinished(self) -> list[Batch]:
-        """Return all batches whose outcome is open, those of each partition in order."""
+        """Return all batches without an outcome; those of a partition are oldest first."""
         return [batch for queue in self._active.values() for batch in queue.batches]
 
     # -- what becomes of it
 
     def take(self, batch: Batch) -> None:
-        """Begin to send a partition's oldest batch; it takes no more records."""
+        """Mark a partition's oldest batch as in flight; it accepts no more records."""
         queue = batch.queue
         assert not queue.in_flight, "one in flight a partition"
         assert queue.batches[0] is batch, "the oldest goes first"
         queue.in_flight = True
         batch.sealed = True
         batch.attempts += 1
-        # those that went around all others come first next time
+        # to the end of the iteration order: the next round begins with partitions that were not served yet
         del self._active[queue.partition]
         self._active[queue.partition] = queue
 
     def put_back(self, batch: Batch, failure: ConsumerdError, not_before: float) -> None:
-        """Take a batch back that was in flight; it is still its partition's first."""
+        """Return a batch in flight to its partition's queue, as the first, for a retry.
+
+        Args:
+            failure: Reason for the retry.
+            not_before: Time of the retry, of a monotonic clock in seconds.
+        """
         assert batch.queue.in_flight
         batch.queue.in_flight = False
+        batch.in_doubt = batch.in_doubt or not isinstance(failure, RequestNotSent)
         batch.last_failure = failure
         batch.not_before = not_before
 
     def split(self, batch: Batch, now: float) -> None:
-        """Put two halves in the place of a batch in flight that has more than one record to send."""
+        """Replace a batch in flight by two halves, to be sent one after the other.
+
+        The batch must have several records to send.
+
+        Args:
+            now: Present time of a monotonic clock, in seconds, from which the halves may be sent.
+        """
         queue = batch.queue
         assert queue.in_flight
         assert len(batch.to_send) > 1
@@ -241,8 +314,9 @@ class Accumulator:
             part.size_bytes = sum(wire_size(one.key, one.value, one.headers) for one in to_send)
             part.sealed = True
             part.attempts = batch.attempts
+            part.in_doubt = batch.in_doubt
             part.not_before = now
-        # what was charged is given back with the second half: it is finished last
+        # the memory is released with the second half, which is finished last
         right.charged_bytes = batch.charged_bytes
         batch.charged_bytes = 0
         queue.batches.popleft()
@@ -251,7 +325,10 @@ class Accumulator:
         batch.replace(left, right, middle)
 
     def finish(self, batch: Batch, outcome: Written | ConsumerdError) -> None:
-        """Settle a partition's oldest batch, in flight or not, and give its room back."""
+        """Set the outcome of a partition's oldest batch, and release its memory.
+
+        The batch need not be in flight.
+        """
         queue = batch.queue
         assert queue.batches[0] is batch, "the oldest is finished first"
         queue.batches.popleft()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the client pieces need to know of the cluster: who leads a partition, and how to ask again."""
+"""Interfaces that the client library needs: directory of partition leaders, and connections to brokers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,29 @@ from consumerd.net.pool import PooledBroker, Purpose
 
 
 class Leaders(Protocol):
-    """``cluster.directory.ClusterDirectory`` as clients see it."""
+    """Directory of the leaders of partitions.
+
+    Implemented by ``cluster.directory.ClusterDirectory`` and ``client.topics.MetadataDirectory``.
+    """
 
     def find_leader(self, partition: TopicPartition) -> Broker | None:
-        """Return the broker to ask for a partition, as believed now."""
+        """Return the last known leader of a partition; None if none is known."""
 
     async def refresh(self, reason: str) -> ClusterView:
-        """Have the cluster read again, and return when that has happened."""
+        """Read brokers, topics and leaders again; return them as they are known then.
+
+        Args:
+            reason: Text for the log.
+        """
 
 
 class Connections(Protocol):
-    """``net.pool.ConnectionPool`` as clients see it."""
+    """Pool of connections to brokers, such as ``net.pool.ConnectionPool``."""
 
     async def get(self, broker: PooledBroker, purpose: Purpose) -> BrokerConnection:
-        """Return a usable connection. Raises ConnectionLost."""
+        """Return a usable connection to a broker. Raises ConnectionLost.
+
+        Args:
+            purpose: Use of the connection. A broker has separate connections for long polls and for short requests, so
+                that short requests need not wait.
+        """

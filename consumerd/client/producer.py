@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The producer: records in, acknowledgements out.
+"""Producer: writes records to topics, and reports their acknowledgement.
 
-One :class:`Producer` for both of Kafka's modes: ``await producer.send(...)`` returns once the record is acknowledged (sync),
-``await producer.enqueue(...)`` once it is buffered (async), with its :class:`~consumerd.client.delivery.Delivery`. Records are
-batched by partition, in the order of the calls, and sent by ``client.sender``, which owns retries.
+One :class:`Producer` has both of Kafka's modes. ``await producer.send(...)`` returns when the record is acknowledged
+(sync). ``await producer.enqueue(...)`` returns when it is buffered (async), with its
+:class:`~consumerd.client.delivery.Delivery`. Records are batched by partition in the order of the calls, and sent by
+``client.sender``, which owns retries. With other parts it writes to Kafka 0.6 and 0.7 (``client.legacy_producer``).
 
-- Nothing is buffered beyond ``buffer_bytes``: calls wait for room, first come first served, ``max_block_s`` at most.
-- A topic that is not there is asked for, which makes brokers with ``auto.create.topics.enable`` create it, and waited for.
-  One that nobody uses any more is not asked about: naming it would bring it back after somebody has deleted it.
-- A call that is cancelled before its record is buffered leaves nothing behind. A ``send`` that is cancelled afterwards waits no
-  more; the record goes its way and may be written.
-- :meth:`Producer.close` (and the end of ``async with``, whatever ended the block) flushes for ``close_timeout_s`` at most;
-  what is not acknowledged by then is given up. With acks 0 it waits until brokers have worked on what they were sent.
+- Memory: at most ``buffer_bytes`` are buffered. Calls wait for memory in their order, at most ``max_block_s``.
+- Topics: a missing topic is requested, so that brokers with ``auto.create.topics.enable`` create it, and waited for. A
+  topic that is no longer used is not requested any more, since that would create it again after its deletion.
+- Cancellation: a call that is cancelled before its record is buffered has no effect. A ``send`` that is cancelled later
+  stops waiting; the record may still be written.
+- Closing: :meth:`Producer.close`, and the end of ``async with`` after any exit, flush for at most ``close_timeout_s``.
+  Records that are not acknowledged by then fail. With acks 0, closing waits until brokers have processed what was sent.
 """
 
 from __future__ import annotations
@@ -19,19 +20,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
 import structlog
 
+from consumerd.access.principal import OUR_PRINCIPAL, Principal
 from consumerd.aio.tasks import unless
 from consumerd.aio.timeouts import timeout, timeout_at
-from consumerd.client.accumulator import Accumulator, Batch, PartitionQueue, wire_size
+from consumerd.client.accumulator import Accumulator, PartitionQueue, wire_size
 from consumerd.client.delivery import Delivery, RecordMetadata, wait_settled
-from consumerd.client.partitioner import PARTITIONERS, Candidates, Partitioner
+from consumerd.client.partitioner import PARTITIONERS, Partitioner
 from consumerd.client.produce_handler import ProduceConnections, ProduceRequests
+from consumerd.client.producer_actions import TransactionOffsets
+from consumerd.client.producer_checks import (
+    check_timestamp,
+    checked_encoder,
+    checked_headers,
+    explain_closed,
+    explain_giving_up,
+    explain_unusable,
+    watches_enqueuing,
+)
 from consumerd.client.producer_counts import ProducerCounts
 from consumerd.client.producer_hooks import (
     Encoder,
@@ -39,61 +50,56 @@ from consumerd.client.producer_hooks import (
     ProducerHooks,
     ProducerRecord,
     encode_nothing,
-    encode_text,
 )
+from consumerd.client.producer_rules import ModernProducerRules, ProducerRules
 from consumerd.client.producer_settings import ProducerSettings
+from consumerd.client.producer_state import ProducerState
 from consumerd.client.room import Room
+from consumerd.client.routes import Route, Routes
 from consumerd.client.sender import ProduceSender
-from consumerd.client.topics import TopicDirectory
-from consumerd.cluster.view import ClusterView, TopicView
-from consumerd.errors import BufferFull, OversizedRecord, ProduceError, ProducerClosed, TopicMissing
-from consumerd.model import TopicPartition, find_topic_fault
-from consumerd.telemetry.wording import counted
+from consumerd.client.topics import MetadataDirectory
+from consumerd.client.transaction_requests import TransactionRequests
+from consumerd.client.transactions import Transactions
+from consumerd.cluster.view import TopicView
+from consumerd.errors import BufferFull, ConfigError, ConsumerdError, LocalProtocolError, ProduceError, TopicMissing
+from consumerd.model import PartitionKey, TopicPartition, find_topic_fault
 from consumerd.wire.errorcodes import ErrorCode
-from consumerd.wire.modern.building import NewRecord
-from consumerd.wire.records import NO_TIMESTAMP, Headers
+from consumerd.wire.record_fields import Headers
+from consumerd.wire.records import NewRecord
 
 DEFAULT_SETTINGS: Final = ProducerSettings()
 
 _TOPIC_IDLE_S: Final = 300.0
-"""A topic that was not used for so long, and at most for twice as long, is forgotten; as Java's producer does."""
+"""Time without use after which a topic is forgotten, as in Java's producer; at most twice as long, in seconds."""
 _TURN_BYTES: Final = 64 << 10
-"""What a caller in a tight loop may buffer before others have a turn, some 2 ms: several small batches then share a request."""
-_MOST_TIMESTAMP_MS: Final = (1 << 62) - 1
+"""Bytes that a tight loop may buffer before other tasks run, about 2 ms; lets small batches share a request."""
 
 _HOPELESS: Final = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
 
 
-@dataclass(frozen=True, slots=True)
-class _Route:
-    """A topic as calls need it: the queue of each partition, by its number, and what a partitioner chooses from."""
-
-    queues: tuple[PartitionQueue, ...]
-    candidates: Candidates
-
-    def get_queue(self, number: int) -> PartitionQueue:
-        """Return a partition's queue. Raises TopicMissing."""
-        if 0 <= number < len(self.queues):
-            return self.queues[number]
-        topic = self.candidates.topic
-        raise TopicMissing(
-            f"{topic}/{number}: no such partition; {topic} has {len(self.queues)}, from 0 on",
-            partition=TopicPartition.modern(topic, number),
-        )
-
-
 class Producer:
-    """Writes records to topics; ``async with`` runs it. For use on one event loop, by any number of tasks.
+    """Writes records to topics while its ``async with`` block runs.
 
-    ``client.opening`` makes one from addresses. ``now`` is a monotonic clock in seconds, ``wall_ms`` the calendar's in ms,
-    for records that come without a time. ``partitioner`` belongs to this producer alone; ``handler`` sends in the place of
-    :class:`~consumerd.client.produce_handler.ProduceRequests`.
+    Any number of tasks of one event loop may use it. ``client.opening`` creates a producer from addresses.
+
+    Args:
+        directory: Topics, their partitions and leaders.
+        now: Monotonic clock, in seconds.
+        wall_ms: Calendar clock, in ms since the epoch, for records without a timestamp.
+        random: Returns floats in [0, 1).
+        partitioner: Chooses partitions, for this producer only. The default is ``murmur2``.
+        key_encoder: Turns keys into bytes; the default accepts bytes only.
+        value_encoder: Turns values into bytes; the default accepts bytes only.
+        hooks: Called at each stage of a record.
+        handler: Sends batches instead of :class:`~consumerd.client.produce_handler.ProduceRequests`.
+        rules: Records and partitions of the brokers' generation; the default is for Kafka 0.8 and later.
+        principal: Our identity at the brokers, for advice.
     """
 
     def __init__(
         self,
         connections: ProduceConnections,
-        directory: TopicDirectory,
+        directory: MetadataDirectory,
         *,
         now: Callable[[], float],
         wall_ms: Callable[[], int],
@@ -104,21 +110,37 @@ class Producer:
         value_encoder: Encoder = encode_nothing,
         hooks: ProducerHooks | None = None,
         handler: EventHandler | None = None,
+        rules: ProducerRules | None = None,
+        principal: Principal = OUR_PRINCIPAL,
     ) -> None:
+        self._principal = principal
         self.settings = settings
+        self._rules = rules or ModernProducerRules(settings.max_request_bytes)
         self._directory = directory
         self._now = now
         self._wall_ms = wall_ms
         self._partitioner = partitioner or PARTITIONERS["murmur2"](random, now)
-        self._encode_key = _checked(key_encoder)
-        self._encode_value = _checked(value_encoder)
+        self._encode_key = checked_encoder(key_encoder)
+        self._encode_value = checked_encoder(value_encoder)
         self._hooks = hooks or ProducerHooks()
-        self._watched = _watches_enqueuing(self._hooks)
+        self._watched = watches_enqueuing(self._hooks)
         self._accumulator = Accumulator(
             batch_bytes=settings.batch_bytes, linger_s=settings.linger_s, buffer_bytes=settings.buffer_bytes
         )
         self._room = Room(self._accumulator)
+        if handler is not None and settings.is_idempotent:
+            raise ConfigError("handler: enable_idempotence and transactional_id need the producer's own requests")
         self._handler = handler or ProduceRequests(connections, directory, settings)
+        self._transactions: Transactions | None = None
+        if settings.is_idempotent:
+            self._transactions = Transactions(
+                ProducerState(settings.transactional_id),
+                TransactionRequests(connections, directory, settings, random=random),
+                directory,
+                settings,
+                wake_sender=self._wake_sender,
+                random=random,
+            )
         self._sender = ProduceSender(
             self._accumulator,
             self._room,
@@ -128,11 +150,13 @@ class Producer:
             self._partitioner,
             self._hooks,
             settings,
+            rules=self._rules,
             now=now,
             random=random,
+            transactions=self._transactions,
+            principal=principal,
         )
-        self._routes: dict[str, _Route] = {}
-        self._queues: dict[str, list[PartitionQueue]] = {}
+        self._routes = Routes(self._rules)
         self._followed: set[str] = set()
         self._awaited: Counter[str] = Counter()
         self._tasks = asyncio.TaskGroup()
@@ -150,7 +174,12 @@ class Producer:
             self._tasks.create_task(self._sender.run(), name="send batches"),
             self._tasks.create_task(self._follow_view(), name="follow the cluster"),
         ]
+        if self._transactions is not None:
+            self._running.append(self._tasks.create_task(self._transactions.run(), name="keep the producer id"))
         return self
+
+    def _wake_sender(self) -> None:
+        self._sender.wake()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -159,18 +188,13 @@ class Producer:
             await self.close()
         finally:
             if isinstance(error, Exception):
-                # the block's failure comes out as it is; the group would wrap it
+                # raise the block's own exception, which the task group would wrap in an exception group
                 await self._tasks.__aexit__(None, None, None)
             else:
                 await self._tasks.__aexit__(kind, error, traceback)
 
-    @property
-    def buffered_bytes(self) -> int:
-        """What is on its way, in memory."""
-        return self._accumulator.used_bytes
-
     def counts(self) -> ProducerCounts:
-        """Return how it does."""
+        """Return the producer's present counters, for metrics."""
         sender = self._sender
         return ProducerCounts(
             written_records=sender.written_records,
@@ -191,11 +215,15 @@ class Producer:
         value: object,
         *,
         key: object = None,
-        partition: int | None = None,
+        partition: int | PartitionKey | None = None,
         timestamp_ms: int | None = None,
         headers: Headers = (),
     ) -> RecordMetadata:
-        """Write a record and return where it is, once it is acknowledged. See :meth:`enqueue` and ``Delivery``."""
+        """Write a record; return its partition and offset after the broker's acknowledgement.
+
+        Arguments and exceptions are those of :meth:`enqueue`; also raises ProduceError if the record was not written.
+        If cancelled after the record was buffered, the record may still be written.
+        """
         delivery = await self.enqueue(
             topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
         )
@@ -207,17 +235,22 @@ class Producer:
         value: object,
         *,
         key: object = None,
-        partition: int | None = None,
+        partition: int | PartitionKey | None = None,
         timestamp_ms: int | None = None,
         headers: Headers = (),
     ) -> Coroutine[Any, Any, Delivery]:
-        """Buffer a record, and return its delivery; to be awaited.
+        """Buffer a record; when awaited, return its :class:`~consumerd.client.delivery.Delivery`.
 
-        ``value`` None is a tombstone. ``partition`` None leaves the choice to the partitioner, ``timestamp_ms`` None is the
-        time of the call. Waits ``max_block_s`` at most. Cancel freely: then nothing was buffered.
+        Waits at most ``max_block_s`` for the topic and for memory. If cancelled, nothing is buffered.
 
-        Raises TopicMissing, OversizedRecord, BufferFull, ProducerClosed, what an encoder raises, and TypeError or ValueError
-        for a timestamp or headers that cannot be written.
+        Args:
+            value: Value, which the encoder turns into bytes; None is a tombstone.
+            key: Key, which the encoder turns into bytes; None for no key.
+            partition: Partition number, or in Kafka 0.6 and 0.7 its key, BROKER-N; None lets the partitioner choose.
+            timestamp_ms: In ms since the epoch; None is the time of the call.
+
+        Raises TopicMissing, OversizedRecord, BufferFull, ProducerClosed, exceptions of an encoder, and TypeError or
+        ValueError for a timestamp or headers that cannot be encoded.
         """
         enqueue = self._enqueue_watched if self._watched else self._enqueue
         return enqueue(topic, value, key, partition, timestamp_ms, headers)
@@ -227,7 +260,7 @@ class Producer:
         topic: str,
         value: object,
         key: object,
-        partition: int | None,
+        partition: int | PartitionKey | None,
         timestamp_ms: int | None,
         headers: Headers,
     ) -> Delivery:
@@ -251,13 +284,17 @@ class Producer:
         topic: str,
         value: object,
         key: object,
-        partition: int | None,
+        partition: int | PartitionKey | None,
         timestamp_ms: int | None,
         headers: Headers,
     ) -> Delivery:
-        """Encode, choose the partition, find room, buffer. The path of every record: quick where nothing is missing."""
+        """Encode a record, choose its partition, reserve memory, and append it.
+
+        The hot path of every record.
+        """
         if self._since_turn_bytes >= self._turn_bytes:
-            # a caller in a tight loop would let nobody send until the buffer is full; nothing of the record is held yet
+            # A tight loop of calls never yields: without this, nothing would be sent before the buffer is full. A
+            # cancellation here is harmless, as nothing of the record is held yet.
             self._since_turn_bytes = 0
             await asyncio.sleep(0)
         key_bytes = None if key is None else self._encode_key(key)
@@ -265,51 +302,75 @@ class Producer:
         if timestamp_ms is None:
             timestamp_ms = self._wall_ms()
         else:
-            _check_timestamp(timestamp_ms)
+            check_timestamp(timestamp_ms)
         if headers:
-            headers = _checked_headers(headers)
+            headers = checked_headers(headers)
         size = wire_size(key_bytes, value_bytes, headers)
-        if size > self.settings.max_request_bytes:
-            raise OversizedRecord(
-                f"{topic}: a record of {size} bytes, the limit is {self.settings.max_request_bytes}; raise max_request_bytes, "
-                "and the broker's message.max.bytes (or the topic's max.message.bytes) with it, or write smaller records"
-            )
-        route = self._routes.get(topic)
+        self._rules.check(topic, value_bytes, headers, size)
+        route = self._routes.by_topic.get(topic)
         if route is None:
             route = await self._find_route(topic)
         queue = self._choose(route, key, key_bytes, partition, size)
         if not self._room.take(size):
             await self._wait_room(queue.partition, size)
-            self._follow((topic,))  # it may have been forgotten meanwhile
+            self._follow((topic,))  # during the wait it may have been forgotten as unused
         if self._closing.is_set():
             self._room.give_back(size)
-            raise _closed(topic)
-        record = NewRecord(key=key_bytes, value=value_bytes, timestamp=timestamp_ms, headers=headers)
+            raise explain_closed(topic)
+        if self._transactions is not None:
+            self._check_open(self._transactions, size)
+        record = NewRecord(value_bytes, key_bytes, timestamp_ms, headers)
         return self._append(queue, record, size)
 
     def _append(self, queue: PartitionQueue, record: NewRecord, size: int) -> Delivery:
-        batch = self._accumulator.append(queue, record, size, self._now())
+        batch = self._accumulator.append(queue, record, size, self._now)
         index = len(batch.records) - 1
         self._since_turn_bytes += size
         if index == 0 or batch.sealed:
+            if index == 0 and self._transactions is not None:
+                self._transactions.state.want(queue.partition)
+                self._transactions.wake()
             self._sender.wake()
         return Delivery(batch, index)
 
+    def _check_open(self, transactions: Transactions, size: int) -> None:
+        """Raise the error, and release the memory, if records may not be written now."""
+        try:
+            transactions.state.check_open()
+        except ConsumerdError:
+            self._room.give_back(size)
+            raise
+
     def _choose(
-        self, route: _Route, key: object, key_bytes: bytes | None, partition: int | None, size: int
+        self, route: Route, key: object, key_bytes: bytes | None, partition: int | PartitionKey | None, size: int
     ) -> PartitionQueue:
         if partition is not None:
-            return route.get_queue(partition)
+            named = partition if isinstance(partition, PartitionKey) else PartitionKey(partition)
+            return self._get_queue(route, route.by_key.get(named), named)
         candidates = route.candidates
-        queue = route.get_queue(self._partitioner.choose(key, key_bytes, candidates))
+        index = self._partitioner.choose(key, key_bytes, candidates)
+        queue = route.find_chosen(index) or self._get_queue(route, None, PartitionKey(index))
         if key_bytes is None and self._accumulator.opens_batch(queue, size):
-            # whoever is bound to no partition leaves it with a full batch, not with one record in the next
-            self._partitioner.batch_closed(candidates.topic, queue.partition.partition.number)
-            queue = route.get_queue(self._partitioner.choose(key, key_bytes, candidates))
+            # A record without a key that would begin a new batch goes to another partition instead. Otherwise each full
+            # batch would be followed by one with a single record.
+            self._partitioner.batch_closed(candidates.topic, queue.index)
+            index = self._partitioner.choose(None, None, candidates)
+            queue = route.find_chosen(index) or self._get_queue(route, None, PartitionKey(index))
+        return queue
+
+    def _get_queue(self, route: Route, queue: PartitionQueue | None, wanted: PartitionKey) -> PartitionQueue:
+        """Return the queue. Raises TopicMissing if it is None."""
+        if queue is None:
+            partition = TopicPartition(route.candidates.topic, wanted)
+            known = [one.partition.partition for one in route.queues]
+            raise TopicMissing(
+                f"{partition}: no such partition; {self._rules.explain_partition(partition.topic, known)}",
+                partition=partition,
+            )
         return queue
 
     async def _wait_room(self, partition: TopicPartition, size: int) -> None:
-        # what is open goes out: it holds the room that is waited for
+        # open batches hold the memory that this call waits for: send them
         self._accumulator.seal_all()
         self._sender.wake()
         try:
@@ -318,18 +379,86 @@ class Producer:
         except TimeoutError:
             raise BufferFull(
                 f"{partition}: no room for a record of {size} bytes within {self.settings.max_block_s:g} s; "
-                f"{self._accumulator.used_bytes} of {self.settings.buffer_bytes} bytes are on their way. Brokers take records "
+                f"{self._accumulator.used_bytes} of {self.settings.buffer_bytes} bytes are on their way. Brokers take "
+                f"records "
                 "more slowly than they come: write less, add partitions, or raise buffer_bytes or max_block_s",
                 partition=partition,
             ) from None
         if not admitted:
-            raise _closed(str(partition))
+            raise explain_closed(str(partition))
+
+    # -- transactions
+
+    @property
+    def _transactional(self) -> Transactions:
+        if self._transactions is None or self.settings.transactional_id is None:
+            raise LocalProtocolError("the producer has no transactional_id, so it cannot write in transactions")
+        return self._transactions
+
+    async def init_transactions(self, timeout_s: float | None = None) -> None:
+        """Get a producer id for the transactional id; fence earlier producers, and end their transactions.
+
+        Call it once, before the first transaction. After an error that is not fatal it may be called again.
+
+        Args:
+            timeout_s: Time limit, in seconds; None for ``max_block_s``. The same holds for the other calls.
+
+        Raises TransactionFailed, RequestTimedOut; LocalProtocolError without a transactional id.
+        """
+        await self._transactional.init(timeout_s)
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction, to which all records belong until it is committed or aborted.
+
+        Raises TransactionFailed if the producer has failed or is fenced, LocalProtocolError in a wrong order of calls.
+        """
+        self._transactional.state.begin()
+
+    async def commit_transaction(self, timeout_s: float | None = None) -> None:
+        """Flush, and commit the transaction: readers of committed records see its records.
+
+        Raises TransactionFailed if a record was not written, after which the transaction must be aborted;
+        ProducerFenced; DeliveryTimedOut if the outcome is unknown, after which the call must be repeated.
+        """
+        await self._transactional.commit(self.flush, timeout_s)
+
+    async def abort_transaction(self, timeout_s: float | None = None) -> None:
+        """Abort the transaction: its records are never visible to readers of committed records.
+
+        Records that are not sent yet fail. Raises TransactionFailed, ProducerFenced; DeliveryTimedOut if there is no
+        answer in time, after which the call must be repeated.
+        """
+        await self._transactional.abort(self.flush, timeout_s)
+
+    async def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, int | tuple[int, str]],
+        group_id: str,
+        *,
+        generation_id: int = -1,
+        member_id: str = "",
+        timeout_s: float | None = None,
+    ) -> None:
+        """Commit a consumer group's offsets with the transaction.
+
+        Args:
+            offsets: By partition the offset of the next record to read, or that and metadata of at most 4096
+                characters. Each partition must exist in the cluster that is written to.
+            generation_id: With ``member_id``, the producer's membership of the group, so that a former member's offsets
+                are refused (brokers from 2.5 on).
+
+        Raises TransactionFailed, after which the transaction must be aborted; ProducerFenced.
+        """
+        kept = {partition: one if isinstance(one, tuple) else (one, "") for partition, one in offsets.items()}
+        await self._transactional.send_offsets(
+            TransactionOffsets(group_id, kept, generation_id=generation_id, member_id=member_id), timeout_s
+        )
 
     # -- topics
 
-    async def _find_route(self, topic: str) -> _Route:
+    async def _find_route(self, topic: str) -> Route:
         if self._closing.is_set():
-            raise _closed(topic)
+            raise explain_closed(topic)
         if fault := find_topic_fault(topic):
             raise TopicMissing(f"no topic can have this name: {fault}")
         self._awaited[topic] += 1
@@ -340,66 +469,47 @@ class Producer:
             self._awaited[topic] -= 1
             if not self._awaited[topic]:
                 del self._awaited[topic]
-                if topic not in self._routes:
+                if topic not in self._routes.by_topic:
                     self._forget((topic,))
 
-    async def _wait_route(self, topic: str) -> _Route:
+    async def _wait_route(self, topic: str) -> Route:
         try:
             async with timeout(self.settings.max_block_s):
                 found = await unless(
                     self._closing, self._directory.views.wait(lambda view: _settled(view.topics.get(topic)))
                 )
         except TimeoutError:
-            waited = f"within {self.settings.max_block_s:g} s"
-            if (failure := self._directory.failure) is not None:
-                raise TopicMissing(
-                    f"{topic}: no broker could be asked about it {waited}; check the addresses and that they are up: {failure}"
-                ) from failure
-            raise TopicMissing(
-                f"{topic}: no such topic with a leader {waited}; create it, or let brokers do so (auto.create.topics.enable)"
-            ) from None
+            failure = self._directory.failure
+            reason = self._rules.explain_missing(failure, f"within {self.settings.max_block_s:g} s")
+            raise TopicMissing(f"{topic}: {reason}") from failure
         if found is None:
-            raise _closed(topic)
+            raise explain_closed(topic)
         known = found.topics[topic]
         if not known.partitions:
-            raise TopicMissing(f"{topic}: the broker answered error {known.error} ({ErrorCode(known.error).name})")
-        return self._make_route(topic, known, found)
+            raise TopicMissing(explain_unusable(topic, known.error, self._principal))
+        return self._routes.make(topic, known, found)
 
     def _follow(self, topics: Iterable[str]) -> None:
-        """Have topics kept in the view."""
+        """Add topics to the followed ones of the directory."""
         if not self._followed.issuperset(topics):
             self._followed.update(topics)
             self._directory.follow(self._followed)
 
     def _forget(self, topics: Iterable[str]) -> None:
-        """Have topics kept out of the view, but for those that records or callers wait for."""
+        """Remove topics from the followed ones, unless records or callers wait for them."""
         busy = {batch.partition.topic for batch in self._accumulator.unfinished()}
         if idle := self._followed.intersection(topics) - busy - self._awaited.keys():
             self._followed -= idle
             self._directory.follow(self._followed)
 
-    def _make_route(self, topic: str, known: TopicView, view: ClusterView) -> _Route:
-        # numbers have no holes; a topic that was made again may have fewer than before, whose queues are kept
-        count = len(known.partitions)
-        queues = self._queues.setdefault(topic, [])
-        queues += [PartitionQueue(TopicPartition.modern(topic, number)) for number in range(len(queues), count)]
-        usable = tuple(queues[:count])
-        available: Sequence[int] = [
-            queue.partition.partition.number for queue in usable if view.find_leader(queue.partition)
-        ]
-        if len(available) == count:
-            available = range(count)  # in which a number is found at once
-        route = self._routes[topic] = _Route(usable, Candidates(topic=topic, count=count, available=available))
-        return route
-
     async def _follow_view(self) -> None:
-        """Take note of each change of the cluster, and forget topics that are out of use, until cancelled."""
+        """Discard routes on each change of the cluster, and forget unused topics, until cancelled."""
         seen = self._directory.views.value
         used: set[str] = set()
         look_at = self._now() + _TOPIC_IDLE_S
         while True:
-            used.update(self._routes)
-            self._routes.clear()
+            used.update(self._routes.by_topic)
+            self._routes.by_topic.clear()
             self._sender.wake()
             if self._now() >= look_at:
                 self._forget(self._followed - used)
@@ -407,14 +517,19 @@ class Producer:
                 look_at = self._now() + _TOPIC_IDLE_S
             with contextlib.suppress(TimeoutError):
                 async with timeout(look_at - self._now()):
-                    seen = await self._directory.views.wait(lambda view, seen=seen: view is not seen)  # type: ignore[misc]  # a default binds it
+                    # a default binds it
+                    seen = await self._directory.views.wait(lambda view, seen=seen: view is not seen)  # type: ignore[misc]
 
     # -- the end
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until all that was buffered before this call is acknowledged or given up; failures are the deliveries'.
+        """Wait until all records buffered before this call are acknowledged or have failed.
 
-        Bounded by the delivery timeout, and one request's. Raises TimeoutError after ``timeout_s``. Cancel freely.
+        Failures are raised by the records' deliveries, not here. Takes at most the delivery timeout plus one request
+        timeout. Can be cancelled.
+
+        Args:
+            timeout_s: Time limit, in seconds, after which TimeoutError is raised; None for none.
         """
         self._accumulator.seal_all()
         self._sender.wake()
@@ -423,9 +538,13 @@ class Producer:
                 await wait_settled(batch)
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Take no more records, flush, and give up what is not acknowledged in time; None: ``close_timeout_s``.
+        """Refuse further records, wait for acknowledgements, and fail records without one in time.
 
-        A second call waits for the first. Bounded by the time given, and by what requests take to be cancelled.
+        A second call waits for the first one.
+
+        Args:
+            timeout_s: Time limit, in seconds, to which the time to cancel requests is added; None for
+                ``close_timeout_s``.
         """
         if self._ending:
             await self._done.wait()
@@ -435,7 +554,7 @@ class Producer:
             self.settings.close_timeout_s if timeout_s is None else timeout_s
         )
         try:
-            with contextlib.suppress(TimeoutError):  # what is left then is given up, and its deliveries say so
+            with contextlib.suppress(TimeoutError):  # give_up() below fails what is left
                 async with timeout_at(deadline):
                     await self._send_last()
         finally:
@@ -446,15 +565,15 @@ class Producer:
                 if self._running:
                     await asyncio.wait(self._running)
             finally:
-                # whoever waits for it runs after what follows, and must not wait on if a hook fails in it
+                # set first: tasks that wait for it run after the next lines, and a hook in these may raise
                 self._done.set()
-                self._sender.give_up(_explain_giving_up)
+                self._sender.give_up(explain_giving_up)
                 self._hooks.closed()
 
     async def _send_last(self) -> None:
-        """Send the hooks' last records, and all that is buffered. Cancel freely."""
+        """Send the last records of the hooks, and everything buffered. Can be cancelled."""
         if not self._running or any(task.done() for task in self._running):
-            return  # never begun, or the sender has failed: the block that owns it says why
+            return  # never started, or the sender has failed, which the owning block raises
         try:
             for record in self._hooks.last_batch_before_close():
                 await self._enqueue(
@@ -462,6 +581,10 @@ class Producer:
                 )
         except ProduceError as error:
             self._log.warning("last_batch_not_buffered", reason=str(error))
+        if self._transactions is not None and self._transactions.is_open:
+            # its records are void, and readers of committed records would wait for its end
+            with contextlib.suppress(ConsumerdError):
+                await self.abort_transaction()
         self._refuse()
         await self.flush()
         await self._handler.drain()
@@ -471,63 +594,6 @@ class Producer:
         self._room.close()
 
 
-def _watches_enqueuing(hooks: ProducerHooks) -> bool:
-    kind = type(hooks)
-    return (
-        kind.before_enqueue is not ProducerHooks.before_enqueue or kind.after_enqueue is not ProducerHooks.after_enqueue
-    )
-
-
-def _checked(encoder: Encoder) -> Encoder:
-    """Return an encoder that raises TypeError where this one does not return bytes."""
-    if encoder in (encode_nothing, encode_text):
-        return encoder
-
-    def encode(data: object) -> bytes:
-        encoded: object = encoder(data)
-        if not isinstance(encoded, bytes):
-            raise TypeError(f"expected the encoder to return bytes, got {type(encoded).__name__}")
-        return encoded
-
-    return encode
-
-
-def _check_timestamp(timestamp_ms: object) -> None:
-    """Raise TypeError or ValueError for what is no time of a record; NO_TIMESTAMP is one."""
-    if not isinstance(timestamp_ms, int):
-        raise TypeError(f"timestamp_ms: expected an int, got {type(timestamp_ms).__name__}")
-    if not NO_TIMESTAMP <= timestamp_ms <= _MOST_TIMESTAMP_MS:
-        raise ValueError(f"timestamp_ms: expected milliseconds since the epoch, got {timestamp_ms}")
-
-
-def _checked_headers(headers: Iterable[tuple[object, object]]) -> Headers:
-    """Return headers as they are now. Raises TypeError or ValueError for what is none."""
-    found: list[tuple[str, bytes | None]] = []
-    for name, value in headers:
-        if not isinstance(name, str):
-            raise TypeError(f"headers: expected names that are str, got {type(name).__name__}")
-        if not (value is None or isinstance(value, bytes)):
-            raise TypeError(f"header {name!r}: expected bytes or None, got {type(value).__name__}")
-        name.encode()  # what is no text raises here, and not while a batch is built
-        found.append((name, value))
-    return tuple(found)
-
-
 def _settled(topic: TopicView | None) -> bool:
-    """Whether a topic can be written to, or never will be."""
+    """Return True if a topic can be written to, or has a permanent error."""
     return topic is not None and (bool(topic.partitions) or topic.error in _HOPELESS)
-
-
-def _explain_giving_up(batch: Batch) -> ProducerClosed:
-    tried = f"tried {batch.attempts} times, they may have been written" if batch.attempts else "they were not sent"
-    return ProducerClosed(
-        f"{batch.partition}: {counted(len(batch.to_send), 'record')} not acknowledged when the producer was closed; {tried}. "
-        "Give close() more time (close_timeout_s)",
-        partition=batch.partition,
-    )
-
-
-def _closed(topic: str) -> ProducerClosed:
-    return ProducerClosed(
-        f"{topic}: the producer is closed and takes no more records; write before close(), or make another"
-    )

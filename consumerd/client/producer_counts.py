@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a producer has done and what it holds, in numbers: for a program's own metrics."""
+"""Counters of a producer, for the metrics of the program that uses it."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerCounts:
-    """Numbers of one moment; ``open_*`` and ``waiting_callers`` are of now, the others count from the start and only grow.
+    """Counters of a producer at one point in time.
 
-    Worth an alert: ``failed_records`` grows (their callers were told), ``waiting_callers`` stays above 0 (records come faster
-    than brokers take them).
+    ``open_*`` and ``waiting_callers`` are present values; the others only grow.
+
+    Worth an alert: a growing ``failed_records`` (each call has got the error), and a ``waiting_callers`` that stays
+    above 0 (records come faster than brokers accept them).
     """
 
     written_records: int
-    """Acknowledged; with acks 0: sent."""
+    """Acknowledged records; with acks 0, and to Kafka 0.6 and 0.7, sent ones."""
     written_bytes: int
-    """Of those, uncompressed, with what surrounds them in a request at most."""
+    """Upper bound of the uncompressed size of written records in requests, in bytes."""
     failed_records: int
-    """Given up, or refused by a broker."""
+    """Records that timed out, or that a broker refused."""
     requests: int
     retries: int
-    """Batches that will be sent again, once for each time."""
+    """Retries of batches; each attempt after the first counts."""
     open_records: int
-    """Buffered or on their way."""
+    """Records buffered or in flight."""
     open_bytes: int
-    """The same in memory, of ``buffer_bytes``."""
+    """Memory of records buffered or in flight, in bytes, as counted against ``buffer_bytes``."""
     waiting_callers: int
-    """Calls that wait for room."""
+    """Number of calls that wait for memory."""

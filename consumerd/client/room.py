@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who waits for room in a producer's buffer: first come, first served."""
+"""Queue of callers that wait for memory in a producer's buffer: first come, first served."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from consumerd.client.accumulator import Accumulator
 
 
 class Room:
-    """The line in front of an accumulator.
+    """Queue of a producer's callers that wait for memory; first come, first served.
 
-    Room is reserved for the one that is woken before it runs, so that nobody who comes later takes it.
+    Memory is reserved for a caller before it is woken, so that a later caller cannot take it. Example: 100 bytes are
+    free, A waits for 300 and after it B for 50. B is not served before A. When 200 bytes are released, A is served, and
+    B continues to wait.
+
+    Args:
+        accumulator: Buffer whose memory is reserved.
     """
 
     def __init__(self, accumulator: Accumulator) -> None:
@@ -22,22 +27,34 @@ class Room:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Number of callers that wait for memory."""
         return len(self._line)
 
     def take(self, size: int) -> bool:
-        """Reserve room for a record of this size if there is some and nobody waits for it."""
+        """Reserve memory for a record, unless others wait; return True if it is reserved.
+
+        Args:
+            size: Size of the record in a request, in bytes.
+        """
         return not self._line and self._accumulator.reserve(size)
 
     def give_back(self, size: int) -> None:
-        """Return what was reserved for a record that is not appended after all."""
+        """Release the memory reserved for a record that will not be appended.
+
+        Args:
+            size: Size of the record in a request, in bytes.
+        """
         self._accumulator.give_back(size)
         self.serve()
 
     async def wait(self, size: int) -> bool:
-        """Reserve room for a record of this size, once there is some; False, without any, when this was closed.
+        """Wait until memory for a record is reserved; return True then.
 
-        Unbounded; cancel freely: nothing is reserved then.
+        Returns False, without a reservation, if the producer is closed. There is no time limit. Can be cancelled; then
+        nothing is reserved.
+
+        Args:
+            size: Size of the record in a request, in bytes.
         """
         if self._closed:
             return False
@@ -48,7 +65,7 @@ class Room:
             return await turn
         except asyncio.CancelledError:
             if not turn.cancelled() and turn.result():
-                # it was served, and cancelled in the same turn of the loop
+                # the reservation and the cancellation happened in the same iteration of the event loop
                 self._accumulator.give_back(size)
             elif place in self._line:
                 self._line.remove(place)
@@ -56,7 +73,7 @@ class Room:
             raise
 
     def serve(self) -> None:
-        """Let in whom there is room for; called whenever some was given back."""
+        """Wake waiting callers in order, as far as there is memory; called after each release."""
         while self._line:
             turn, size = self._line[0]
             if turn.done():
@@ -68,7 +85,7 @@ class Room:
             turn.set_result(True)
 
     def close(self) -> None:
-        """Send everybody away who waits, without room."""
+        """Wake all waiting callers without a reservation."""
         self._closed = True
         while self._line:
             turn, _ = self._line.popleft()

@@ -1,46 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends what an accumulator holds: which batches now, to whom, what follows from the answer.
+"""Sender of the producer: order of batches, choice of the broker, retries.
 
-Order. A partition has one batch in flight; one that failed and may be sent again stays its partition's first, so that
-no later batch is sent before it is acknowledged, over any number of changes of the leader. A batch whose outcome is
-unknown (its connection broke, or was given up) is sent again over another connection. Then its records may stand twice
-in the log, and the second copy may stand behind later records:
+Order
+    A partition has at most one batch in flight. A batch that failed and is retried stays the first of its partition, so
+    that no later batch is sent before it is acknowledged, even if the leader changes several times. A batch with an
+    unknown outcome (its connection broke, or was closed) is sent again over another connection. Its records may then be
+    in the log twice, the second time after later records:
 
-    1. Batch A is sent over connection 1. The broker's thread hangs; the request is given up after a while.
-    2. A is sent again over connection 2 and acknowledged, then batch B. The log holds A, B.
-    3. The broker's thread goes on and appends what it had received over connection 1. The log holds A, B, A.
+    1. Batch A is sent over connection 1. The broker's thread hangs; the request times out.
+    2. A is sent again over connection 2 and acknowledged, then batch B. The log contains A, B.
+    3. The broker's thread continues, and appends what it had received over connection 1. The log contains A, B, A.
 
-Only a broker that knows sequence numbers (idempotent produce, 0.11) could refuse step 3; they are not used. The first
-copies of records are in order in any case.
+    Only a broker that checks sequence numbers (``enable_idempotence``, 0.11) refuses step 3. The first copies of all
+    records are in order in any case.
 
-Time. A batch is tried again until ``delivery_timeout_s`` after its first record came. The attempt that is under way
-then is waited for, ``request_timeout_s`` at most: its answer is still the truth. An attempt that is given up takes its
-connection along.
+Sequence numbers
+    With idempotence, a batch gets its number on the first attempt, and keeps it until it is finished. Whether it may be
+    sent, and what follows an error about numbers, is decided by ``client.producer_state``.
 
-A batch that the broker refuses for what may be one of its records (too large, a time that the topic does not take) is
-cut in two, down to that record, which fails alone.
+Time
+    A batch is retried until ``delivery_timeout_s`` after its first record. An attempt in flight at that time is awaited
+    for at most ``request_timeout_s``, since its response still tells the outcome. An attempt that is given up closes
+    its connection. If a handler sends several requests for its batches, those that were finished by then keep their
+    outcomes, and those that were not begun count as not sent.
+
+Splitting
+    If the broker refuses a batch for a fault that may lie in a single record (too large, invalid timestamp), the batch
+    is split into halves, repeatedly, until the faulty record is alone and fails alone. Example: of records 0 to 7,
+    record 5 has an invalid timestamp. The halves are 0-3 and 4-7, then 4-5 and 6-7, then 4 and 5; only 5 fails.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
 
+from consumerd.access.principal import OUR_PRINCIPAL, Principal
 from consumerd.aio.backoff import Backoff
-from consumerd.aio.timeouts import timeout
+from consumerd.aio.timeouts import timeout, wait_set
 from consumerd.client.accumulator import Accumulator, Batch, Written
 from consumerd.client.partitioner import Partitioner
 from consumerd.client.produce_handler import ProduceConnections
-from consumerd.client.producer_hooks import EventHandler, OutgoingBatch, ProducerHooks
+from consumerd.client.producer_hooks import EventHandler, Outcomes, OutgoingBatch, ProducerHooks
+from consumerd.client.producer_rules import ProducerRules
 from consumerd.client.producer_settings import ProducerSettings
+from consumerd.client.producer_state import ProducerState, Remedy, Verdict
+from consumerd.client.remedies import advise_write
 from consumerd.client.room import Room
-from consumerd.client.topics import TopicDirectory
+from consumerd.client.topics import MetadataDirectory
+from consumerd.client.transactions import Transactions
 from consumerd.cluster.view import Broker
 from consumerd.errors import (
     BrokerError,
@@ -50,41 +63,64 @@ from consumerd.errors import (
     ProduceError,
     ProtocolError,
     RemoteProtocolError,
+    RequestNotSent,
     RequestTimedOut,
+    TransactionFailed,
+    UnknownProducer,
     WriteRefused,
 )
 from consumerd.model import BrokerId, TopicPartition
 from consumerd.telemetry.wording import counted
 from consumerd.wire.errorcodes import ErrorCode
-from consumerd.wire.modern.building import NewRecord
+from consumerd.wire.records import NewRecord
 
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 _OF_ONE_RECORD: Final = _TOO_LARGE | {ErrorCode.INVALID_TIMESTAMP, ErrorCode.INVALID_RECORD}
-"""Codes that a single record can bring upon its batch, which holds those of other callers."""
+"""Error codes that a single faulty record can cause for its whole batch."""
 
 _NOTHING: Final = Written(base_offset=None)
-"""The outcome of a batch of which hooks have left nothing."""
+"""Outcome of a batch from which hooks removed all records."""
 
 
 class ProduceSender:
-    """Drives batches to their outcome while :meth:`run` runs."""
+    """Sends a producer's batches until each has an outcome, while :meth:`run` runs.
+
+    Retries failed batches, chooses the broker, and keeps the order of each partition.
+
+    Args:
+        room: Queue of callers that wait for memory.
+        directory: Topics, their partitions and leaders.
+        handler: Sends batches once.
+        rules: Explains why a batch was not sent.
+        now: Monotonic clock, in seconds.
+        random: Returns floats in [0, 1), for backoffs.
+        transactions: Producer id and transaction; None without idempotence.
+        principal: Our identity at the brokers, for advice.
+    """
 
     def __init__(
         self,
         accumulator: Accumulator,
         room: Room,
-        directory: TopicDirectory,
+        directory: MetadataDirectory,
         connections: ProduceConnections,
         handler: EventHandler,
         partitioner: Partitioner,
         hooks: ProducerHooks,
         settings: ProducerSettings,
         *,
+        rules: ProducerRules,
         now: Callable[[], float],
         random: Callable[[], float],
+        transactions: Transactions | None = None,
+        principal: Principal = OUR_PRINCIPAL,
     ) -> None:
+        self._principal = principal
         self._accumulator = accumulator
+        self._transactions = transactions
+        self._state = None if transactions is None else transactions.state
+        self._rules = rules
         self._room = room
         self._directory = directory
         self._connections = connections
@@ -99,7 +135,9 @@ class ProduceSender:
         self._in_flight: dict[BrokerId, int] = defaultdict(int)
         self._backoffs: dict[TopicPartition, Backoff] = {}
         self._failing: dict[TopicPartition, int] = {}
-        """Partitions that were told of in the log, and how many of their records were given up since."""
+        """Partitions whose failure was logged, and the number of their records that have failed since."""
+        self._known: dict[Batch, Written | ProduceError] = {}
+        """Final outcomes of batches whose request was cancelled."""
         self.requests = 0
         self.retries = 0
         self.written_records = 0
@@ -108,32 +146,38 @@ class ProduceSender:
         self._log = structlog.get_logger(__name__)
 
     def wake(self) -> None:
-        """Look again at what may be sent."""
+        """Make :meth:`run` check again which batches can be sent."""
         self._wanted.set()
 
     async def run(self) -> None:
-        """Send until cancelled."""
+        """Send batches until cancelled."""
         async with asyncio.TaskGroup() as requests:
             while True:
                 self._wanted.clear()
-                rest_s = self._start_due(requests) - self._now()
-                with contextlib.suppress(TimeoutError):
-                    async with timeout(None if rest_s == math.inf else max(rest_s, 0.0)):
-                        await self._wanted.wait()
+                await wait_set(self._wanted, self._start_due(requests) - self._now())
 
     # -- which batches, and when
 
     def _start_due(self, requests: asyncio.TaskGroup) -> float:
-        """Begin to send what is due, and return when to look again at the latest."""
+        """Send the batches that are due.
+
+        Returns the time of the next check at the latest.
+        """
         now = self._now()
         look_again = math.inf
         ready: dict[Broker, list[Batch]] = defaultdict(list)
         for batch in list(self._accumulator.waiting()):
             due = self._accumulator.due_at(batch)
             expires = batch.created + self._settings.delivery_timeout_s
+            verdict = Verdict.SEND if self._state is None else _judge(self._state, batch)
             if expires <= now:
                 self._expire(batch)
-                look_again = now  # those behind it are now the first
+                look_again = now  # the partition's next batch takes its place
+            elif verdict is Verdict.FAIL:
+                self._fail_unwritten(batch)
+                look_again = now
+            elif verdict is Verdict.WAIT:
+                look_again = min(look_again, expires)
             elif due > now:
                 look_again = min(look_again, due, expires)
             elif (leader := self._find_leader(batch)) is None:
@@ -146,18 +190,21 @@ class ProduceSender:
         return look_again
 
     def _find_leader(self, batch: Batch) -> Broker | None:
-        """Return whom to send to now; None while there is nobody, or one that cannot be reached."""
+        """Return the leader to send to.
+
+        None if there is none, or if it cannot be reached.
+        """
         leader = self._directory.find_leader(batch.partition)
         if leader is None:
             self._directory.request_refresh(f"no leader of {batch.partition}")
         elif self._connections.waits_s(leader) > self._settings.retry_backoff_s:
-            # its partitions are perhaps led by another one by now
+            # its partitions may have another leader by now
             self._directory.request_refresh(f"broker {leader} is not reached")
             return None
         return leader
 
     def _take(self, batches: list[Batch]) -> list[Batch]:
-        """Take as many as a request may hold; the first one in any case."""
+        """Take batches for one request: as many as fit into it, but at least one."""
         taken: list[Batch] = []
         size = 0
         while batches and (not taken or size + batches[0].size_bytes <= self._settings.max_request_bytes):
@@ -166,9 +213,11 @@ class ProduceSender:
             size += batch.size_bytes
             taken.append(batch)
             if batch.attempts == 1:
-                self._partitioner.batch_closed(batch.partition.topic, batch.partition.partition.number)
+                self._partitioner.batch_closed(batch.partition.topic, batch.queue.index)
                 if self._changes:
                     _apply_hooks(self._hooks, batch)
+            if self._state is not None and batch.sequence is None and batch.to_send:
+                batch.sequence = self._state.number(batch.partition, len(batch.to_send))
         return taken
 
     # -- one request
@@ -179,19 +228,26 @@ class ProduceSender:
         requests.create_task(self._send(leader, batches), name=f"produce to broker {leader.id}")
 
     async def _send(self, leader: Broker, batches: Sequence[Batch]) -> None:
-        outgoing = [OutgoingBatch(partition=one.partition, records=one.to_send) for one in batches if one.to_send]
-        outcomes: Mapping[TopicPartition, Written | ConsumerdError] = {}
+        outgoing = [
+            OutgoingBatch(partition=one.partition, records=one.to_send, sequence=one.sequence)
+            for one in batches
+            if one.to_send
+        ]
+        outcomes: Outcomes = {}
         failure: ConsumerdError | None = None
         try:
             if outgoing:
                 async with timeout(self._settings.delivery_timeout_s):
-                    outcomes = await self._handler.handle(leader, outgoing)
+                    await self._handler.handle(leader, outgoing, outcomes)
         except TimeoutError:
             failure = RequestTimedOut(
                 f"broker {leader}: no acknowledgement within {self._settings.delivery_timeout_s:g} s"
             )
         except (ConnectionLost, ProtocolError) as error:
             failure = error
+        except asyncio.CancelledError:
+            self._keep_known(batches, outcomes)
+            raise
         finally:
             self._in_flight[leader.id] -= 1
         for batch in batches:
@@ -205,18 +261,68 @@ class ProduceSender:
         self._room.serve()
         self.wake()
 
+    def _keep_known(self, batches: Sequence[Batch], outcomes: Outcomes) -> None:
+        """Keep what is known of the batches of a cancelled request, for :meth:`give_up`.
+
+        Their outcomes are not set here, since hooks that raise must not replace the cancellation.
+        """
+        for batch in batches:
+            outcome = outcomes.get(batch.partition)
+            if isinstance(outcome, (Written, ProduceError)):
+                self._known[batch] = outcome
+            elif isinstance(outcome, RequestNotSent):
+                self._accumulator.put_back(batch, outcome, self._now())
+
     # -- what follows
 
     def _conclude(self, batch: Batch, outcome: Written | ConsumerdError) -> None:
+        if isinstance(outcome, BrokerError) and outcome.code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            outcome = Written(base_offset=None)  # an earlier attempt has written it
         if isinstance(outcome, Written):
             self._note_recovery(batch.partition)
             self._finish(batch, outcome)
+        elif isinstance(outcome, BrokerError) and (remedy := self._find_remedy(batch, outcome)) is not None:
+            self._apply_remedy(batch, outcome, remedy)
         elif isinstance(outcome, BrokerError) and outcome.code in _OF_ONE_RECORD and len(batch.to_send) > 1:
+            if self._state is not None and batch.sequence is not None:
+                self._state.give_back(batch.partition, batch.sequence)
             self._accumulator.split(batch, self._now())
+        elif isinstance(outcome, ProduceError):
+            self._finish(batch, outcome)
         elif _may_pass(outcome):
             self._try_again(batch, outcome)
         else:
-            self._finish(batch, _refusal(batch, outcome))
+            self._finish(batch, _refusal(batch, outcome, self._principal))
+
+    def _find_remedy(self, batch: Batch, refused: BrokerError) -> Remedy | None:
+        """Return the decision on an error about sequence numbers; None for other errors."""
+        if self._state is None or batch.sequence is None:
+            return None
+        log_start = refused.log_start_offset if isinstance(refused, UnknownProducer) else -1
+        return self._state.refused(
+            batch.partition, batch.sequence, refused.code, in_doubt=batch.in_doubt, log_start_offset=log_start
+        )
+
+    def _apply_remedy(self, batch: Batch, refused: BrokerError, remedy: Remedy) -> None:
+        if remedy is Remedy.FENCED:
+            self._fail_unwritten(batch)
+            return
+        if remedy is Remedy.GIVE_UP:
+            self._finish(batch, _refusal(batch, refused, self._principal))
+            return
+        in_doubt = batch.in_doubt
+        if remedy is Remedy.RENUMBER:
+            batch.sequence = None
+        self._try_again(batch, refused)
+        batch.in_doubt = in_doubt  # this attempt has surely not written it
+
+    def _fail_unwritten(self, batch: Batch) -> None:
+        """Fail a batch that is not sent, since its transaction or producer has ended."""
+        assert self._state is not None
+        failure = self._state.explain_unwritten(batch.partition)
+        failure.in_doubt = batch.in_doubt
+        self._finish(batch, failure)
+        self._room.serve()
 
     def _try_again(self, batch: Batch, failure: ConsumerdError) -> None:
         partition = batch.partition
@@ -234,7 +340,10 @@ class ProduceSender:
             self._directory.request_refresh(f"Produce: {failure}")
 
     def _expire(self, batch: Batch) -> None:
-        self._finish(batch, _lateness(batch, self._settings.delivery_timeout_s))
+        unsent = self._rules.explain_unsent(batch.partition)
+        if self._state is not None and self._state.last_failure is not None:
+            unsent = f"a request for the producer id or the transaction fails: {self._state.last_failure}"
+        self._finish(batch, _lateness(batch, self._settings.delivery_timeout_s, unsent, self._principal))
         self._room.serve()
 
     def _finish(self, batch: Batch, outcome: Written | ProduceError) -> None:
@@ -242,26 +351,34 @@ class ProduceSender:
         self._hooks.after_sending(batch.partition, sent, outcome)
 
     def _settle(self, batch: Batch, outcome: Written | ProduceError) -> Sequence[NewRecord]:
-        """Fix a batch's outcome, and return what was sent, or would have been."""
+        """Set a batch's outcome; returns the records that were sent, or would have been."""
         sent = batch.to_send
+        if self._transactions is not None:
+            _report(self._transactions, batch, outcome)
         if isinstance(outcome, Written):
             self.written_records += len(sent)
             self.written_bytes += batch.size_bytes if sent else 0
         else:
             self.failed_records += len(sent)
             self._backoffs.pop(batch.partition, None)
-            self._note_loss(batch, outcome)
+            if not isinstance(outcome, TransactionFailed):  # its cause was logged, or the program has aborted it
+                self._note_loss(batch, outcome)
         self._accumulator.finish(batch, outcome)
         return sent
 
     def give_up(self, explain: Callable[[Batch], ProduceError]) -> None:
-        """Settle everything that is left, oldest first, for the end; requests under way must have been cancelled.
+        """Fail all remaining batches, oldest first, when the producer is closed.
 
-        Everything is settled before the first hook is called: one that fails leaves nobody waiting.
+        Requests in flight must have been cancelled. Batches whose outcome was known by then get that one.
+        All batches get their outcome before the first hook is called, so that a hook that raises does not leave callers
+        waiting.
+
+        Args:
+            explain: Returns the error for a batch.
         """
-        settled = []
+        settled: list[tuple[TopicPartition, Sequence[NewRecord], Written | ProduceError]] = []
         for batch in self._accumulator.unfinished():
-            outcome = explain(batch)
+            outcome = self._known.pop(batch, None) or explain(batch)
             settled.append((batch.partition, self._settle(batch, outcome), outcome))
         for partition, sent, outcome in settled:
             self._hooks.after_sending(partition, sent, outcome)
@@ -299,36 +416,65 @@ class ProduceSender:
             )
 
 
+def _judge(state: ProducerState, batch: Batch) -> Verdict:
+    return state.judge(batch.partition, numbered=batch.sequence is not None)
+
+
+def _report(transactions: Transactions, batch: Batch, outcome: Written | ProduceError) -> None:
+    """Tell the producer's state the outcome of a batch."""
+    state = transactions.state
+    if isinstance(outcome, Written):
+        if batch.sequence is not None and outcome.base_offset is not None:
+            state.written(batch.partition, outcome.base_offset + len(batch.to_send) - 1)
+        return
+    if batch.sequence is None:
+        state.doom(outcome)
+    else:
+        state.lost(batch.partition, batch.sequence, outcome)
+    transactions.announce()
+
+
 def _may_pass(failure: ConsumerdError) -> bool:
-    """Whether sending again can help; after an answer that cannot be read nobody knows what the broker has done."""
+    """Return True if a retry can help.
+
+    After a response that cannot be decoded the outcome is unknown, so the batch is retried too.
+    """
     return isinstance(failure, (ConnectionLost, RemoteProtocolError)) or (
         isinstance(failure, BrokerError) and failure.retriable
     )
 
 
-def _refusal(batch: Batch, failure: ConsumerdError) -> WriteRefused:
+def _refusal(batch: Batch, failure: ConsumerdError, principal: Principal) -> WriteRefused:
     what = counted(len(batch.to_send), "record")
-    advice = "sending again does not help"
+    advice = advise_write(failure, batch.partition.topic, principal) or "sending again does not help"
     if isinstance(failure, BrokerError) and failure.code in _TOO_LARGE:
         advice = (
             f"the record has about {batch.size_bytes} bytes: raise the broker's message.max.bytes, or the topic's "
             "max.message.bytes, or write smaller records"
         )
-    refused = WriteRefused(f"{batch.partition}: {what} not written: {failure}; {advice}", partition=batch.partition)
+    refused = WriteRefused(
+        f"{batch.partition}: {what} not written: {failure}; {advice}",
+        partition=batch.partition,
+        in_doubt=batch.in_doubt,  # by an earlier attempt
+    )
     refused.__cause__ = failure
     return refused
 
 
-def _lateness(batch: Batch, timeout_s: float) -> DeliveryTimedOut:
+def _lateness(batch: Batch, timeout_s: float, unsent: str, principal: Principal) -> DeliveryTimedOut:
     what = counted(len(batch.to_send), "record")
     if batch.last_failure is None:
-        last = "not sent: the partition had no leader that could be reached"
+        last = f"not sent: {unsent}"
     else:
-        last = f"tried {batch.attempts} times, last: {batch.last_failure}; they may have been written"
+        outcome = "they may have been written" if batch.in_doubt else "they were not sent"
+        last = f"tried {batch.attempts} times, last: {batch.last_failure}; {outcome}"
+    advice = advise_write(batch.last_failure, batch.partition.topic, principal)
     late = DeliveryTimedOut(
-        f"{batch.partition}: {what} not acknowledged within {timeout_s:g} s: {last}. Look at the brokers (consumerd topics "
-        "--partitions), or raise delivery_timeout_s",
+        f"{batch.partition}: {what} not acknowledged within {timeout_s:g} s: {last}. "
+        f"{f'{advice[0].upper()}{advice[1:]}. ' if advice else ''}"
+        "Look at the brokers (consumerd topics --partitions), or raise delivery_timeout_s",
         partition=batch.partition,
+        in_doubt=batch.in_doubt,
     )
     late.__cause__ = batch.last_failure
     return late
@@ -346,7 +492,10 @@ def _changes_records(hooks: ProducerHooks) -> bool:
 
 
 def _apply_hooks(hooks: ProducerHooks, batch: Batch) -> None:
-    """Let hooks say what is sent in the place of a batch's records, and note where each of those stands then."""
+    """Replace a batch's records by those that the hooks return.
+
+    The place of each original record among them is recorded in ``places``.
+    """
     dequeued: list[NewRecord] = []
     origins: dict[int, int] = {}
     for index, record in enumerate(batch.records):

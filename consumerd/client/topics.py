@@ -1,63 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Directory of leaders that asks the brokers alone: topics, their partitions, and who leads them.
+"""Directory of topics, partitions and leaders, read from brokers' Metadata alone.
 
-:class:`MetadataDirectory` needs addresses, no ZooKeeper. Producers and the readers of Spark use it; members and commands
-have ``cluster.directory.ClusterDirectory``, which watches ZooKeeper as well. It fits ``client.leaders.Leaders`` and
-``fetch.ports.LeaderDirectory``.
+:class:`MetadataDirectory` needs broker addresses, but no ZooKeeper. Producers and the readers of Spark use it. Group
+members and commands use ``cluster.directory.ClusterDirectory``, which also watches ZooKeeper, where it is given. It
+implements ``client.leaders.Leaders`` and ``fetch.ports.LeaderDirectory``. For Kafka 0.6 and 0.7, which have no
+Metadata, producers give it a source that reads ZooKeeper (``client.legacy_topics``).
 
-It reads again on request, every few minutes, and by itself, with a backoff, as long as a followed topic is missing or one
-of its partitions has no leader. Followed topics are named in the request, so that brokers with
-``auto.create.topics.enable`` create them if the source asks for that (``creates``); up to 1.x the answer is then
-LEADER_NOT_AVAILABLE until it is done.
+It refreshes on request, every few minutes, and with a backoff as long as a followed topic is missing or a partition has
+no leader. Requests name the followed topics. If the source allows it (``creates``), brokers with
+``auto.create.topics.enable`` then create missing ones; brokers up to 1.x respond LEADER_NOT_AVAILABLE until that is
+done.
+
+Example: topic ``t`` is followed and does not exist yet. Refreshes after about 0.1, 0.2, 0.4... s (at most 2 s) get
+LEADER_NOT_AVAILABLE. When all partitions of ``t`` have a leader, the next refresh is 300 s later.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Collection
-from typing import Protocol
 
 import structlog
 
 from consumerd.aio.backoff import Backoff
 from consumerd.aio.cell import Cell
-from consumerd.aio.timeouts import timeout
-from consumerd.cluster.source import ClusterSource
-from consumerd.cluster.view import EMPTY_VIEW, Broker, ClusterView
-from consumerd.errors import ConnectionLost
+from consumerd.aio.timeouts import wait_set
+from consumerd.cluster.view import EMPTY_VIEW, Broker, ClusterSource, ClusterView
+from consumerd.errors import ConnectionLost, CoordinationError
 from consumerd.model import TopicPartition
 
 
-class TopicDirectory(Protocol):
-    """Directory of leaders as a producer sees it; :class:`MetadataDirectory` is one."""
-
-    @property
-    def views(self) -> Cell[ClusterView]:
-        """Newest view of the cluster; replaced, never changed."""
-
-    @property
-    def failure(self) -> ConnectionLost | None:
-        """Why the last reading failed; None if it did not."""
-
-    def find_leader(self, partition: TopicPartition) -> Broker | None:
-        """Return the broker to send to, as believed now."""
-
-    def follow(self, topics: Collection[str]) -> None:
-        """Keep the view about these topics from now on."""
-
-    def request_refresh(self, reason: str) -> None:
-        """Have the view read again soon; returns at once."""
-
-
 class MetadataDirectory:
-    """Followed topics, kept up to date while :meth:`run` runs.
+    """Directory of topics, partitions and leaders, refreshed while :meth:`run` runs.
+
+    It reads brokers' Metadata, and only of the topics that it is told to follow.
 
     Args:
-        source: Makes what asks brokers (``cluster.from_brokers.BrokerSource``), from a function that returns them.
-        bootstrap: Returns brokers to ask while none is known, or while none of the known ones answers.
-        topics: Followed from the start.
-        refresh_interval_s: Longest time between two readings, as ``metadata.max.age.ms``.
+        source: Creates the source of Metadata (``cluster.from_brokers.BrokerSource``) from a function that returns the
+            brokers to ask.
+        bootstrap: Returns the brokers to ask if none is known, or none of the known ones responds.
+        random: Returns floats in [0, 1), for backoffs.
+        topics: Topics that are followed from the beginning.
+        source_name: Name of the source in the log.
+        refresh_interval_s: Longest time between two refreshes, in seconds, as ``metadata.max.age.ms``.
+        backoff_initial_s: First delay, in seconds, while a topic or a leader is missing.
+        backoff_maximum_s: Longest such delay, in seconds.
     """
 
     def __init__(
@@ -67,11 +54,13 @@ class MetadataDirectory:
         *,
         random: Callable[[], float],
         topics: Collection[str] = (),
+        source_name: str = "metadata",
         refresh_interval_s: float = 300.0,
         backoff_initial_s: float = 0.1,
         backoff_maximum_s: float = 2.0,
     ) -> None:
         self._source = source(self._known_brokers)
+        self._source_name = source_name
         self._bootstrap = bootstrap
         self._refresh_interval_s = refresh_interval_s
         self._calm_s = backoff_maximum_s
@@ -84,34 +73,52 @@ class MetadataDirectory:
         self._begun = 0
         self._ended = 0
         self._reason = "started"
-        self._failure: ConnectionLost | None = None
+        self.failure: ConnectionLost | CoordinationError | None = None
+        """Error of the last refresh; None if it succeeded."""
 
     @property
-    def failure(self) -> ConnectionLost | None:
-        """Why the last reading failed; None if it did not."""
-        return self._failure
+    def view(self) -> ClusterView:
+        """Brokers, topics and leaders as last read.
+
+        The object is replaced, never changed. Wait for changes with ``views``.
+        """
+        return self.views.value
 
     def find_leader(self, partition: TopicPartition) -> Broker | None:
-        """Return the broker to ask for a partition, as believed now."""
+        """Return the last known leader of a partition; None if none is known."""
         return self.views.value.find_leader(partition)
 
     def follow(self, topics: Collection[str]) -> None:
-        """Keep the view about these topics from now on; it is read again at once for those that are new."""
+        """Replace the set of topics to read; refresh at once if there are new ones."""
         added = not self._topics.issuperset(topics)
         self._topics = frozenset(topics)
         if added:
             self._backoff.reset()
             self.request_refresh("other topics are followed")
 
+    def follow_also(self, topics: Collection[str]) -> None:
+        """Add topics to read to the present ones; refresh if any is new."""
+        self.follow(self._topics.union(topics))
+
     def request_refresh(self, reason: str) -> None:
-        """Have the view read again soon; returns at once."""
+        """Ask :meth:`run` to read the followed topics again; returns at once.
+
+        Args:
+            reason: Text for the log.
+        """
         if not self._wanted.is_set():
             self._reason = reason
             self._wanted.set()
 
     async def refresh(self, reason: str) -> ClusterView:
-        """Read again and return the view; it stays as it was where no broker answers. Bounded by the source."""
-        target = self._begun + 1  # a reading under way may be older than the caller's reason
+        """Read the followed topics again; return brokers, topics and leaders as they are known then.
+
+        They are unchanged if no broker responds. The source of Metadata limits the time.
+
+        Args:
+            reason: Text for the log.
+        """
+        target = self._begun + 1  # a refresh that is running already may be too old to show the caller's change
         async with self._reading:
             if self._ended < target:
                 self._reason = reason
@@ -119,7 +126,7 @@ class MetadataDirectory:
         return self.views.value
 
     async def run(self) -> None:
-        """Keep the view up to date until cancelled. Each reading is bounded by its source."""
+        """Refresh the directory until cancelled. The source of Metadata limits the time of each refresh."""
         loop = asyncio.get_running_loop()
         while True:
             self._wanted.clear()
@@ -128,9 +135,7 @@ class MetadataDirectory:
             if not self._is_settled(topics):
                 self._wanted.set()
             ended = loop.time()
-            with contextlib.suppress(TimeoutError):
-                async with timeout(self._refresh_interval_s):
-                    await self._wanted.wait()
+            await wait_set(self._wanted, self._refresh_interval_s)
             rested_s = loop.time() - ended
             if rested_s >= self._calm_s:
                 self._backoff.reset()
@@ -138,20 +143,20 @@ class MetadataDirectory:
                 await asyncio.sleep(max(0.0, self._backoff.next() - rested_s))
 
     async def _read(self) -> None:
-        """Read once. A failure leaves the view as it was."""
+        """Refresh once; after an error the view is unchanged."""
         self._begun += 1
         number = self._begun
         topics = self._topics
         try:
             view = await self._source.read(topics)
-        except ConnectionLost as error:
-            if self._failure is None:
-                self._log.warning("cluster_read_failed", source="metadata", reason=str(error))
-            self._failure = error
+        except (ConnectionLost, CoordinationError) as error:
+            if self.failure is None:
+                self._log.warning("cluster_read_failed", source=self._source_name, reason=str(error))
+            self.failure = error
         else:
-            if self._failure is not None:
-                self._log.info("cluster_read_recovered", source="metadata")
-            self._failure = None
+            if self.failure is not None:
+                self._log.info("cluster_read_recovered", source=self._source_name)
+            self.failure = None
             if view != self.views.value:
                 self._backoff.reset()
                 self._log.debug(
@@ -161,16 +166,22 @@ class MetadataDirectory:
         self._ended = number
 
     def _is_settled(self, topics: frozenset[str]) -> bool:
-        """Tell whether everything is known about the followed topics, which were ``topics`` before the reading."""
+        """Return True if the refresh completed all followed topics.
+
+        ``topics`` are those followed before the refresh. If others are followed now, the result is False.
+        """
         view = self.views.value
         return (
-            self._failure is None
+            self.failure is None
             and topics == self._topics
             and not view.leaderless
             and all(topic in view.topics and view.topics[topic].partitions for topic in topics)
         )
 
     def _known_brokers(self) -> Collection[Broker]:
-        """Return the brokers of the last view, then those of the bootstrap list where the former do not suffice."""
+        """Return the brokers to ask: those of the last view.
+
+        After a failure also the bootstrap list.
+        """
         known = list(self.views.value.brokers.values())
-        return [*known, *self._bootstrap()] if self._failure is not None or not known else known
+        return [*known, *self._bootstrap()] if self.failure is not None or not known else known

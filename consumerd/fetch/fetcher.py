@@ -1,19 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds each feed's leader, keeps a loop for each broker that leads any, and deals with what goes wrong.
+"""Fetcher: assigns each partition feed to the loop of its leader, and handles errors.
 
-A feed is in one of these places: in the loop of its partition's leader; *homeless*, waiting until it is due or until
-its leader is known to be another; or *in doubt*, while ListOffsets is asked whether its position is out of range. Every
-error takes the same way: the feed loses its loop, backs off, and is placed again by whatever is known of leaders then.
-So a broker that dies, a leader that moved and a partition that fails by itself stop only the partitions concerned.
+A feed is in one of three states:
 
-Out of range. A broker's error 1 alone is not believed: ListOffsets is asked, and a position above the log's end gets a
-second chance after a moment, because a new leader may trail for as long as its followers have not caught up.
+- in the loop of its partition's leader;
+- *homeless*: in no loop, until its backoff ends or a new leader is known;
+- *in doubt*: ListOffsets is checking if its position is out of range.
+
+All errors are handled in the same way: the feed is removed from its loop, backs off, and is then assigned to the loop
+of the leader known at that time. So a broken broker, a moved leader or a failing partition stops only the partitions
+concerned.
+
+Out of range. After Fetch error 1 (OFFSET_OUT_OF_RANGE), the fetcher checks the position with ListOffsets. A position
+above the log end offset is checked a second time after a delay, because the high watermark of a new leader may still be
+too low. Logs without replicas have no such watermark, and there the error is final.
+
+Example: broker 1 leads P0 and P1 and dies. Both feeds leave its loop, back off for 0.1 s, and a refresh of the
+cluster's metadata is requested. In the new metadata broker 2 leads P0, so its feed joins that loop at once. P1 has no
+leader yet, so its feed backs off again, and its fault gives the reason.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,17 +35,18 @@ import structlog
 
 from consumerd.aio.backoff import Backoff
 from consumerd.aio.tasks import TaskSet
-from consumerd.aio.timeouts import timeout
+from consumerd.aio.timeouts import timeout, wait_set
+from consumerd.client.fetch_protocol import FetchChannel, FetchProtocol
 from consumerd.client.log_range import LogRanges
+from consumerd.client.remedies import DENIED_RETRY_S, READ, explain_no_leader, is_denied
 from consumerd.errors import BrokerError, ConsumerdError, OffsetOutOfRange
 from consumerd.fetch import faults
 from consumerd.fetch.broker_loop import BrokerLoop
-from consumerd.fetch.buffer import Marks, MemoryBudget, plan_marks
+from consumerd.fetch.buffer import MemoryBudget, plan_marks
 from consumerd.fetch.cursor import CursorState
-from consumerd.fetch.feed import FeedTools, PartitionFeed
+from consumerd.fetch.feed import PartitionFeed
 from consumerd.fetch.planner import round_up
-from consumerd.fetch.ports import FetchConnections, FetchSettings, LeaderDirectory
-from consumerd.fetch.session import FetchSession
+from consumerd.fetch.ports import FeedTools, FetchSettings, LeaderDirectory
 from consumerd.fetch.turnstile import Turnstile
 from consumerd.model import BrokerId, Fault, LogRange, TopicPartition
 from consumerd.net.address import Address
@@ -48,33 +60,40 @@ _CONFIRM_TIMEOUT_S: Final = 30.0
 _BROKER_FAILED: Final = "CONNECTION_LOST"
 _MOST_DECODERS: Final = 4
 _UNCONSUMED_S: Final = 1.0
-"""For how long a partition may lie unconsumed, its sink failing perhaps, while others wait for its memory."""
-_LOOK_S: Final = 0.1
-"""How often all partitions are looked at for that; there may be thousands, and each batch of each may have to wait."""
-_IDLE_BYTES: Final = 16 << 20
-"""So much memory of what was decompressed or copied is kept for what will be, or this part of a small budget; it is part of
-the constant beyond the memory budget.
+"""Time, in seconds, after which a partition that is not consumed drops its fetched data while others wait for memory.
+
+Its sink may be failing.
 """
+_LOOK_S: Final = 0.1
+"""Shortest interval, in seconds, between two checks for partitions that are not consumed; there may be thousands."""
+_IDLE_BYTES: Final = 16 << 20
+"""Limit of idle memory, in bytes, that is kept for decompressed or copied data; outside of the memory budget."""
 _IDLE_PART: Final = 16
+"""In a small memory budget, the limit of idle memory is this part of it (a sixteenth)."""
 
 
 Listener = tuple[BrokerId, Address]
-"""What makes a broker another one to fetch from; whatever else is known of it may come and go."""
+"""Identity of a broker to fetch from: another address is another broker, with sessions of its own."""
 
 
 @dataclass(slots=True)
 class _Place:
-    """Where a feed is: the loop that fetches for it, or None and which broker it has ``left`` after an error; its fault."""
+    """A feed's loop and fault."""
 
     loop: BrokerLoop | None = None
+    """The loop that fetches for the feed; None while the feed is homeless or in doubt."""
     left: Listener | None = None
+    """The broker from whose loop the feed was removed after an error."""
     fault: Fault | None = None
     by_broker: bool = False
-    """Whether the fault is its broker's: then it ends with any answer of a broker, and else with one of the partition."""
+    """True if the whole broker failed: any response of it clears the fault, else only one for the partition."""
 
 
 class Fetcher:
-    """All feeds of a process. :meth:`run` must run for them to bring anything."""
+    """Fetches all partitions of a process, by one request at a time to each broker.
+
+    Feeds may be opened before :meth:`run` is called, but they get no records until it runs.
+    """
 
     def __init__(
         self,
@@ -82,7 +101,7 @@ class Fetcher:
         settings: FetchSettings,
         budget: MemoryBudget,
         leaders: LeaderDirectory,
-        connections: FetchConnections,
+        protocol: FetchProtocol,
         log_ranges: LogRanges,
         hooks: Hooks,
         now: Callable[[], float],
@@ -91,7 +110,7 @@ class Fetcher:
         self._settings = settings
         self._budget = budget
         self._leaders = leaders
-        self._connections = connections
+        self._protocol = protocol
         self._log_ranges = log_ranges
         self._hooks = hooks
         self._now = now
@@ -99,8 +118,8 @@ class Fetcher:
         self._log = structlog.get_logger(__name__)
         self._tasks: TaskSet[object] = TaskSet()
         self._loops: dict[Listener, BrokerLoop] = {}
-        self._sessions: dict[Listener, FetchSession] = {}
-        """They outlive their loops, which end whenever a broker fails."""
+        self._channels: dict[Listener, FetchChannel] = {}
+        """Fetch sessions; they outlive the loops, which end whenever a broker fails."""
         self._places: dict[PartitionFeed, _Place] = {}
         self._homeless: dict[PartitionFeed, None] = {}
         self._failing: dict[Listener, Backoff] = {}
@@ -108,13 +127,15 @@ class Fetcher:
         self._changed = asyncio.Event()
         self._view_changed = False
         self._look_at = 0.0
-        self._marks = plan_marks(budget.limit_bytes, 1, settings.max_partition_bytes)
+        self.marks = plan_marks(budget.limit_bytes, 1, settings.max_partition_bytes)
+        """Limits of the memory that each partition may hold now."""
         idle_bytes = min(_IDLE_BYTES, budget.limit_bytes // _IDLE_PART)
         self._tools = FeedTools(
             settings=settings,
             budget=budget,
             hooks=hooks,
-            owner=self,
+            marks=lambda: self.marks,
+            memory_short=self.memory_short,
             executor=ThreadPoolExecutor(max_workers=_decoders(), thread_name_prefix="decode"),
             turnstile=Turnstile(settings.slice_bytes if kernel.records is None else settings.native_thread_bytes),
             allocate=None if kernel.memory is None else kernel.memory.ReceivePool(idle_bytes).allocate,
@@ -127,8 +148,11 @@ class Fetcher:
         return f"<Fetcher {len(self._places)} feeds, {len(self._homeless)} homeless; {loops}>"
 
     def feed(self, partition: TopicPartition, offset: int, end: int | None = None) -> PartitionFeed:
-        """Begin to fetch a partition at ``offset``, and up to ``end`` if given; the feed is the caller's to close."""
-        feed = PartitionFeed(partition, offset, self._tools, end=end)
+        """Start to fetch a partition from ``offset`` up to ``end`` (exclusive); return its feed.
+
+        Without ``end``, fetching continues with every new record. The caller closes the feed.
+        """
+        feed = PartitionFeed(partition, offset, self._tools, owner=self, end=end)
         self._places[feed] = _Place()
         self._homeless[feed] = None
         self._share_memory()
@@ -137,14 +161,14 @@ class Fetcher:
 
     @property
     def held_up(self) -> bool:
-        """Whether fetching waits for memory that the sink holds.
+        """True if fetching waits until the sinks release memory.
 
-        Either a partition has reached its limit, or the sink's budget is used up.
+        Either a partition holds as much as it may, or the memory reserved for fetching is used up.
         """
         return self._budget.under_pressure or any(feed.account.full for feed in self._places)
 
     async def run(self) -> None:
-        """Fetch for all feeds, until cancelled. Runs once."""
+        """Fetch for all feeds, until cancelled. May be called once."""
         try:
             async with self._tasks:
                 self._tasks.start("views", self._follow_views(), name="fetcher: follow the cluster's view")
@@ -153,28 +177,23 @@ class Fetcher:
                     if self._view_changed:
                         self._view_changed = False
                         self._move()
-                    await self._sleep_until(_sooner(self._place(), self._relieve()))
+                    due = min(self._place(), self._relieve())
+                    await wait_set(self._changed, due - self._now())
         finally:
             self._tools.executor.shutdown(wait=False, cancel_futures=True)
 
     async def _follow_views(self) -> None:
-        """Notice every change of the cluster's view. Unbounded."""
+        """Watch the view of the cluster for changes, until cancelled."""
         seen = self._leaders.views.value
         while True:
             seen = await self._leaders.views.wait(lambda view, seen=seen: view is not seen)  # type: ignore[misc]
             self._view_changed = True
             self._changed.set()
 
-    async def _sleep_until(self, due: float | None) -> None:
-        """Sleep until something changes, or until ``due``; otherwise unbounded."""
-        with contextlib.suppress(TimeoutError):
-            async with timeout(None if due is None else max(0.0, due - self._now())):
-                await self._changed.wait()
-
     # -- who fetches what
 
     def _move(self) -> None:
-        """Follow leaders that have moved, without waiting for an error to say so."""
+        """Move feeds to their new leaders at once, before the old leaders return errors."""
         for feed, place in self._places.items():
             broker = self._leaders.find_leader(feed.partition)
             if broker is None:
@@ -186,21 +205,27 @@ class Fetcher:
                 feed.cursor.move()
                 self._homeless[feed] = None
             elif place.loop is None and place.left != leader and feed.cursor.state is CursorState.BACKING_OFF:
-                feed.cursor.activate()  # what it was waiting for has happened
+                feed.cursor.activate()  # the new leader ends its backoff
         self._forget_brokers()
 
     def _forget_brokers(self) -> None:
-        """Forget what was known of a broker at another address: in some clusters each restart gives a new one."""
+        """Drop fetch sessions and backoffs of brokers at their former addresses.
+
+        In some clusters each restart gives a broker a new address.
+        """
         brokers = self._leaders.views.value.brokers
-        for remembered in (self._sessions, self._failing):
+        for remembered in (self._channels, self._failing):
             for listener in list(remembered):
                 broker = brokers.get(listener[0])
                 if broker is not None and _listener(broker) != listener and listener not in self._loops:
                     del remembered[listener]
 
-    def _place(self) -> float | None:
-        """Bring homeless feeds that are due to their leaders' loops; returns when the next one is due."""
-        now, next_due = self._now(), None
+    def _place(self) -> float:
+        """Add feeds to their leaders' loops after a backoff.
+
+        Returns the end of the next backoff, or infinity.
+        """
+        now, next_due = self._now(), math.inf
         for feed in list(self._homeless):
             cursor = feed.cursor
             if cursor.state is not CursorState.BACKING_OFF or now >= cursor.due:
@@ -211,10 +236,12 @@ class Fetcher:
                     loop.add(feed)
                     continue
                 self._leaders.request_refresh(f"no leader of {feed.partition}")
-                known = self._leaders.views.value.find_partition(feed.partition) is not None
-                self._note_fault(feed, faults.explain_no_leader(known=known), since=now)
+                reason = explain_no_leader(
+                    feed.partition, self._leaders.views.value, self._settings.principal, right=READ
+                )
+                self._note_fault(feed, reason, since=now)
                 cursor.back_off(now + feed.backoff.next())
-            next_due = cursor.due if next_due is None else min(next_due, cursor.due)
+            next_due = min(next_due, cursor.due)
         return next_due
 
     def _loop(self, broker: PooledBroker) -> BrokerLoop:
@@ -223,8 +250,7 @@ class Fetcher:
             loop = self._loops[_listener(broker)] = BrokerLoop(
                 broker,
                 owner=self,
-                session=self._sessions.setdefault(_listener(broker), FetchSession(self._now)),
-                connections=self._connections,
+                channel=self._channel(broker),
                 budget=self._budget,
                 settings=self._settings,
                 now=self._now,
@@ -233,15 +259,21 @@ class Fetcher:
             self._tasks.start(loop, self._run_loop(loop), name=f"fetcher: broker {broker.id}")
         return loop
 
+    def _channel(self, broker: PooledBroker) -> FetchChannel:
+        channel = self._channels.get(_listener(broker))
+        if channel is None:
+            channel = self._channels[_listener(broker)] = self._protocol.open(broker, self._settings)
+        return channel
+
     async def _run_loop(self, loop: BrokerLoop) -> None:
         await loop.run()
         # nothing was awaited since the loop saw that it has no feeds, so none was added to it
         del self._loops[_listener(loop.broker)]
 
-    def _relieve(self) -> float | None:
-        """While somebody waits for memory, take back what lies unconsumed; returns when to look again."""
+    def _relieve(self) -> float:
+        """Park unconsumed partitions under memory pressure; return the time of the next check."""
         if not self._budget.under_pressure:
-            return None
+            return math.inf
         now = self._now()
         if now >= self._look_at:
             self._look_at = now + _LOOK_S
@@ -253,7 +285,10 @@ class Fetcher:
     # -- FeedOwner alone
 
     def feed_ready(self, feed: PartitionFeed) -> None:
-        """Have the feed's loop look at it again."""
+        """Decide anew about the feed's partition in the next request.
+
+        Called when the feed can take more data, or resumes after a stop.
+        """
         place = self._places.get(feed)
         if place is not None and place.loop is not None:
             place.loop.wake(feed)
@@ -261,13 +296,16 @@ class Fetcher:
             self._changed.set()
 
     def feed_recovered(self, feed: PartitionFeed) -> None:
-        """Say that a partition that was reported is well again."""
+        """Clear the partition's fault after a response without error."""
         place = self._places[feed]
         place.left = None
         self._end_fault(feed, place)
 
     def find_fault(self, feed: PartitionFeed) -> Fault | None:
-        """Return why the partition cannot be fetched; None while it can be."""
+        """Return why the feed's partition cannot be fetched; None while it can be.
+
+        The fault also has the time since when, in seconds of the fetcher's monotonic clock.
+        """
         place = self._places.get(feed)
         if place is None:
             return None
@@ -279,11 +317,14 @@ class Fetcher:
         return Fault(since, faults.explain_silence(place.loop.broker))
 
     def memory_short(self) -> None:
-        """Look for memory that nobody uses, for a request or a batch."""
+        """Look soon for partitions whose fetched data can be dropped.
+
+        Called when a request or a batch has to wait for memory.
+        """
         self._changed.set()
 
     def feed_closed(self, feed: PartitionFeed) -> None:
-        """Forget a feed."""
+        """Remove a closed feed from the fetcher."""
         place = self._places.pop(feed)
         self._homeless.pop(feed, None)
         self._faulted.pop(feed, None)
@@ -294,21 +335,20 @@ class Fetcher:
     # -- LoopOwner and FeedOwner
 
     @property
-    def marks(self) -> Marks:
-        """How much each partition may hold now."""
-        return self._marks
-
-    @property
     def request_share_bytes(self) -> int:
-        """A quarter of the memory, shared by the brokers."""
+        """Bytes of memory that the requests to one broker may reserve now.
+
+        A quarter of the memory limit divided by the number of brokers that are fetched from, at most two responses of
+        ``max_response_bytes``.
+        """
         return min(2 * self._settings.max_response_bytes, self._budget.limit_bytes // (4 * max(1, len(self._loops))))
 
     def _share_memory(self) -> None:
         partitions = round_up(len(self._places))
-        self._marks = plan_marks(self._budget.limit_bytes, partitions, self._settings.max_partition_bytes)
+        self.marks = plan_marks(self._budget.limit_bytes, partitions, self._settings.max_partition_bytes)
 
     def broker_answered(self, broker: PooledBroker) -> None:
-        """Note that a broker is well."""
+        """Note that a broker has answered a fetch; it clears faults of the whole broker."""
         if self._failing.pop(_listener(broker), None) is not None:
             self._log.info("broker_fetch_recovered", broker=broker.id)
         for feed in list(self._faulted):
@@ -316,15 +356,20 @@ class Fetcher:
             if place.by_broker and place.loop is not None and _listener(place.loop.broker) == _listener(broker):
                 self._end_fault(feed, place)
 
-    def _note_fault(self, feed: PartitionFeed, reason: str, *, since: float, by_broker: bool = False) -> None:
-        """Remember why a partition cannot be fetched; it began with the first of several causes in a row."""
+    def _note_fault(
+        self, feed: PartitionFeed, reason: str, *, since: float, by_broker: bool = False, code: int | None = None
+    ) -> None:
+        """Record the reason why a partition cannot be fetched.
+
+        After several failures in a row, the fault has the time of the first and the reason of the last.
+        """
         place = self._places[feed]
         if place.fault is None:
-            # whoever delivers it tells of it as a warning, once it has lasted
+            # delivery logs a warning if it lasts
             self._log.info(
                 "fetch_failed", topic=feed.partition.topic, partition=str(feed.partition.partition), reason=reason
             )
-        place.fault = Fault(since if place.fault is None else place.fault.since, reason)
+        place.fault = Fault(since if place.fault is None else place.fault.since, reason, code)
         place.by_broker = by_broker
         self._faulted[feed] = None
 
@@ -335,7 +380,15 @@ class Fetcher:
             self._log.info("fetch_recovered", topic=feed.partition.topic, partition=str(feed.partition.partition))
 
     def displace(self, feeds: Sequence[PartitionFeed], error: ConsumerdError, *, since: float) -> None:
-        """Take feeds out of their loop; they come back after a backoff, or as soon as their leader is another one."""
+        """Take partitions out of their broker's loop after an error.
+
+        They are fetched again after a backoff, or as soon as they have a new leader.
+
+        Args:
+            feeds: Feeds of the partitions.
+            error: The reason.
+            since: Time at which the failed request began, in seconds of the fetcher's monotonic clock.
+        """
         if isinstance(error, BrokerError) and len(feeds) == 1:
             self._displace_one(feeds[0], error, since)
         else:
@@ -345,15 +398,18 @@ class Fetcher:
     def _displace_one(self, feed: PartitionFeed, error: BrokerError, since: float) -> None:
         loop = self._places[feed].loop
         assert loop is not None
-        reason = faults.explain_error(error, feed.partition, loop.broker, identity=self._settings.identity)
-        self._note_fault(feed, reason, since=since)
+        reason = faults.explain_error(error, feed.partition, loop.broker, principal=self._settings.principal)
+        self._note_fault(feed, reason, since=since, code=error.code)
         self._hooks.fetch_error(feed.partition, error.name)
         if error.refresh:
             self._leaders.request_refresh(str(error))
-        self._unhouse(feed, self._now() + feed.backoff.next())
+        delay = feed.backoff.next()
+        if is_denied(error):
+            delay = min(delay, DENIED_RETRY_S)
+        self._unhouse(feed, self._now() + delay)
 
     def _displace_all(self, feeds: Sequence[PartitionFeed], error: ConsumerdError, since: float) -> None:
-        """A broker's failure: its feeds come back together."""
+        """Displace all feeds of a broker that failed; they return together."""
         if not feeds:
             return
         loop = self._places[feeds[0]].loop
@@ -361,7 +417,10 @@ class Fetcher:
         broker = loop.broker
         backoff = self._failing.get(_listener(broker))
         if backoff is None:
-            backoff = self._failing[_listener(broker)] = self._make_backoff()
+            settings = self._settings
+            backoff = self._failing[_listener(broker)] = Backoff(
+                initial_s=settings.backoff_initial_s, maximum_s=settings.backoff_maximum_s, random=self._random
+            )
             self._log.warning("broker_fetch_failed", broker=broker.id, partitions=len(feeds), error=str(error))
             self._hooks.trouble(
                 Trouble.BROKER_FETCH_FAILED, f"{counted(len(feeds), 'partition')} of broker {broker.id}: {error}"
@@ -383,38 +442,46 @@ class Fetcher:
         if feed.cursor.state is CursorState.ACTIVE:
             feed.cursor.back_off(due)
 
-    def _make_backoff(self) -> Backoff:
-        return Backoff(
-            initial_s=self._settings.backoff_initial_s, maximum_s=self._settings.backoff_maximum_s, random=self._random
-        )
-
     # -- out of range
 
     def confirm_out_of_range(self, feed: PartitionFeed) -> None:
-        """Ask ListOffsets whether the feed's position is out of range; meanwhile it is not fetched."""
+        """Start to check with ListOffsets if the feed's position is out of range.
+
+        Nothing is fetched for the feed until the check has ended.
+        """
         self._hooks.fetch_error(feed.partition, ErrorCode.OFFSET_OUT_OF_RANGE.name)
         feed.cursor.confirm()
-        key = (feed, feed.cursor.generation)
-        self._tasks.start(key, self._confirm(feed), name=f"fetcher: confirm {feed.partition}")
+        # read here, because the feed may be closed before the task runs for the first time
+        generation = feed.cursor.generation
+        confirming = self._confirm(feed, generation, feed.cursor.position)
+        self._tasks.start((feed, generation), confirming, name=f"fetcher: confirm {feed.partition}")
 
-    async def _confirm(self, feed: PartitionFeed) -> None:
-        """Bounded by a timeout. Raises nothing of the brokers': what cannot be confirmed is fetched again later."""
-        generation, offset = feed.cursor.generation, feed.cursor.position
+    async def _confirm(self, feed: PartitionFeed, generation: int, offset: int) -> None:
+        """Compare a position with the log: fail as out of range, or fetch again later.
+
+        Has a timeout. Broker errors are not raised; the position is then fetched again later.
+        """
+        replicated = self._log_ranges.logs_are_replicated
         found: LogRange | None = None
         end: int | None = None
         with contextlib.suppress(ConsumerdError, TimeoutError):
             async with timeout(_CONFIRM_TIMEOUT_S):
                 log = (await self._log_ranges.read([feed.partition])).get(feed.partition)
-                if log is not None and offset > log.latest:
-                    # an open transaction holds back what read_committed may read, not the end of the log
+                if log is not None and offset > log.latest and replicated:
+                    # with read_committed, latest is the last stable offset, which may be below the log end offset
                     end = (await self._log_ranges.high_watermarks([feed.partition])).get(feed.partition)
-                if log is not None and (offset <= log.latest or end is not None):
+                if log is not None and (offset <= log.latest or end is not None or not replicated):
                     found = log
         if feed.cursor.generation != generation:
-            return  # closed, or sought elsewhere
+            return  # closed, or moved to another position
         above = found is not None and end is not None and offset > end
         if found is not None and (offset < found.earliest or (above and feed.doubted_offset == offset)):
             feed.fail(OffsetOutOfRange(feed.partition, offset, found.earliest, found.latest))
+            return
+        if found is not None and not replicated:
+            # The Fetch error is proof enough. The new log may have grown to the offset since, and another look would
+            # find nothing wrong.
+            feed.fail(OffsetOutOfRange(feed.partition, offset, found.earliest, found.latest, replaced=True))
             return
         feed.cursor.activate()
         if above:
@@ -429,15 +496,10 @@ class Fetcher:
 
 
 def _decoders() -> int:
-    """Return how many threads decode: in pure Python one, since they would only wait for each other."""
+    """Return the number of decoding threads: one without the native kernel."""
+    # Threads in pure Python would only wait for each other, because each needs the interpreter lock.
     return 1 if kernel.records is None else max(1, min(_MOST_DECODERS, (os.cpu_count() or 1) // 2))
 
 
 def _listener(broker: PooledBroker) -> Listener:
     return broker.id, broker.address
-
-
-def _sooner(one: float | None, other: float | None) -> float | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)

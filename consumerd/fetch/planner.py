@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which partitions the next request to a broker names, in which order, and for how many bytes each.
+"""Plans the next request to a broker: partitions, their order, and their sizes.
 
-Pure. An :class:`Agenda` keeps the request's lines from one request to the next. Of ten thousand partitions few have changed
-in between, and only those are looked at again: cursors note their changes themselves (:attr:`Cursor.changes`), whoever
-changes what a feed holds says so (:meth:`Agenda.touch`), and when the marks change everything is looked at.
+Pure. An :class:`Agenda` keeps the partitions' entries from one request to the next. Of ten thousand partitions few have
+changed in between, and only their entries are computed again. Cursors record their own changes
+(:attr:`Cursor.changes`); :meth:`Agenda.touch` reports that a feed holds more or less memory; and a change of the memory
+limits (:class:`Marks`) changes all entries.
 
-The order is that in which partitions came to be asked for; the broker loop moves whoever brought data to the end, so that
-none starves where a broker fills a response in order (Fetch 3 and later, KIP-74).
+Partitions are in the order in which they were added. The broker loop moves a partition that returned data to the end,
+because from Fetch 3 on brokers fill a response in the order of the request (KIP-74), and the last could starve.
 
-What a request can bring is bounded, from version 3 on, by the limit of the whole response, and before it by the sum of
-the partitions' own limits only. Either way no more is asked for than was reserved: :meth:`Agenda.plan` says what would
-be asked for, :meth:`FetchPlan.fit` cuts it to what the memory account granted.
+From Fetch 3 on the response has a limit of its own; before that, its limit is the sum of the partitions' limits. Either
+way the request never exceeds the reserved memory: :meth:`Agenda.plan` computes the wanted request, and
+:meth:`FetchPlan.fit` cuts it to the granted bytes.
+
+Example, before Fetch 3: three partitions of 1 MB each are planned, and 1.5 MB are granted. Each gets 0.5 MB.
 """
 
 from __future__ import annotations
@@ -19,15 +22,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
+from consumerd.client.fetch_protocol import Key
 from consumerd.fetch.buffer import Marks, PartitionAccount
-from consumerd.fetch.cursor import Cursor, CursorState, Key, Round
+from consumerd.fetch.cursor import Cursor, CursorState, Round
 
 USEFUL_BYTES: Final = 64 * 1024
 """A request for less than this is not worth a round trip."""
 
 
 class Fetchable(Protocol):
-    """What the planner sees of a feed."""
+    """Interface of a partition feed that the planner of requests uses."""
 
     @property
     def cursor(self) -> Cursor:
@@ -42,7 +46,11 @@ F = TypeVar("F", bound=Fetchable)
 
 
 class Ask(NamedTuple):
-    """One partition's line in a request. A tuple: thousands are kept."""
+    """One partition's entry in a fetch request: fetch offset and most bytes.
+
+    ``generation`` is the cursor's generation when the entry was made: the response is dropped if it has changed. A
+    tuple, because thousands are kept.
+    """
 
     cursor: Cursor
     generation: int
@@ -52,12 +60,20 @@ class Ask(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchPlan:
-    """The next request to one broker.
+    """Plan of the next fetch request to one broker.
 
-    ``max_bytes`` is worth reserving, ``least_bytes`` must be. ``total_bytes`` is what the partitions' own limits add up to.
-    ``full`` partitions were left out for what they hold, and ``cut`` ones for want of memory: theirs is the next turn.
-    ``alone`` is whether it names a suspect and leaves out all others. ``due`` is when the first of those that back off may
-    be asked again. ``news`` are the partitions whose lines may differ from those that were sent last, None where any may.
+    Args:
+        asks: The entries of the request, in the order of the request.
+        max_bytes: Memory to reserve for the response, if available.
+        least_bytes: Least memory to reserve for the response; the request waits until that is available.
+        total_bytes: Sum of the byte limits of all entries.
+        full: Number of partitions omitted because they have reached their memory limit.
+        cut: Number of partitions omitted because too little memory was granted; they come first in the next request.
+        alone: True if the request names only one partition, which is suspected of having broken the connection.
+        due: Time at which the first backoff of an omitted partition ends, in seconds of the fetcher's clock; None if no
+            partition backs off.
+        news: Partitions whose entries may have changed since the last request; None if all entries may have. A fetch
+            session sends only these.
     """
 
     asks: Mapping[Key, Ask]
@@ -71,10 +87,11 @@ class FetchPlan:
     news: Collection[Key] | None = None
 
     def fit(self, granted_bytes: int, *, bounded: bool) -> FetchPlan:
-        """Cut the request to ``granted_bytes``.
+        """Return the plan reduced to ``granted_bytes``, the memory that could be reserved.
 
-        Where the response has no bound of its own (``bounded`` false) the partitions share them evenly; those for
-        which less than a useful amount would be left wait for their turn. The first one is always asked for.
+        With ``bounded`` (Fetch 3 and later) the entries stay, since the request limits the response as a whole. Without
+        it, the partitions share the bytes evenly. Partitions whose share would be too small are omitted, but never the
+        first.
         """
         if bounded or granted_bytes >= self.total_bytes:
             return replace(self, max_bytes=granted_bytes)
@@ -90,11 +107,11 @@ class FetchPlan:
 
 
 class Agenda(Generic[F]):
-    """The feeds of one broker, and for each its line of the next request, or why it has none."""
+    """Partitions of one broker, and their entries in its next fetch request."""
 
     def __init__(self) -> None:
         self.round: Final = Round()
-        """When the request under way was sent; told to the cursors that have a line."""
+        """Times of the broker's requests; shared with the cursors of the partitions that they name."""
         self._feeds: dict[Key, F] = {}
         self._asks: dict[Key, Ask] = {}
         self._total_bytes = 0
@@ -110,15 +127,15 @@ class Agenda(Generic[F]):
 
     @property
     def feeds(self) -> tuple[F, ...]:
-        """All of them."""
+        """Feeds of all partitions, in the order of the next request."""
         return tuple(self._feeds.values())
 
     def find(self, key: Key) -> F | None:
-        """Return a partition's feed."""
+        """Return a partition's feed; None if it is not in the agenda."""
         return self._feeds.get(key)
 
     def add(self, feed: F) -> None:
-        """Ask for ``feed`` too; it takes the place of another one of the same partition."""
+        """Include a feed's partition in requests; it replaces another feed of the same partition."""
         key = feed.cursor.key
         if (before := self._feeds.get(key)) is not None:
             self.remove(before)
@@ -127,7 +144,7 @@ class Agenda(Generic[F]):
         self._changes[key] = None
 
     def remove(self, feed: F) -> bool:
-        """Ask for ``feed`` no more; return whether it was there."""
+        """Exclude a feed's partition from requests; return True if it was included."""
         key = feed.cursor.key
         if self._feeds.get(key) is not feed:
             return False
@@ -138,25 +155,37 @@ class Agenda(Generic[F]):
         return True
 
     def touch(self, feed: F) -> None:
-        """Look at ``feed`` again: what it holds has changed."""
+        """Compute the entry of a feed's partition anew at the next plan.
+
+        Called when the memory that the partition holds has changed.
+        """
         if self._feeds.get(feed.cursor.key) is feed:
             self._changes[feed.cursor.key] = None
 
     def put_last(self, key: Key) -> None:
-        """Let the others come first next time."""
+        """Move a partition to the end of the next request, behind all others."""
         if (feed := self._feeds.pop(key, None)) is not None:
             self._feeds[key] = feed
         if (ask := self._asks.pop(key, None)) is not None:
             self._asks[key] = ask
 
     def plan(self, *, now: float, marks: Marks, response_bytes: int) -> FetchPlan:
-        """Plan the next request: every partition that may be asked for and has room, in order; a suspect goes alone."""
+        """Return the plan of the next request.
+
+        It has all partitions that may be fetched and have room. If a partition is suspected of having broken the
+        connection, the plan names that partition alone.
+
+        Args:
+            now: Time on the fetcher's monotonic clock, in seconds.
+            marks: Memory limits of each partition.
+            response_bytes: Limit of the whole response, in bytes.
+        """
         if marks != self._marks:
             self._marks = marks
             self._changes.update(dict.fromkeys(self._feeds))
         self._changes.update((key, None) for key, due in self._resting.items() if now >= due)
         changes = tuple(self._changes)
-        self._changes.clear()  # the cursors hold this very one
+        self._changes.clear()  # not replaced, because the cursors reference this dictionary
         for key in changes:
             if (feed := self._feeds.get(key)) is not None:
                 self._look_at(feed, now, marks)
@@ -179,7 +208,10 @@ class Agenda(Generic[F]):
         )
 
     def sent(self, plan: FetchPlan) -> None:
-        """Note that ``plan``, the last one made, was sent: news is what differs from it."""
+        """Note that a plan, the last one made, was sent as a request.
+
+        ``FetchPlan.news`` of the next plan are the changes since then.
+        """
         self._news = None if plan.alone or plan.cut else {}
 
     def _look_at(self, feed: F, now: float, marks: Marks) -> None:
@@ -220,8 +252,8 @@ class Agenda(Generic[F]):
 def round_up(count: int) -> int:
     """Return ``count`` or up to an eighth more, with four significant bits.
 
-    What each partition is asked for depends on how many there are; were it another amount with every one that comes or
-    goes, all of thousands would have to be named anew.
+    The fetch size depends on the number of partitions. If each added or removed partition changed it, a fetch session
+    would have to name all of thousands of partitions again. Example: 1,000 becomes 1,024.
     """
     step = 1 << max(0, count.bit_length() - 4)
     return -(-count // step) * step

@@ -4,18 +4,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from consumerd.fetch.buffer import Hold, Lane, MemoryBudget
 
 
-async def reserve(budget: MemoryBudget, lane: Lane, *, least: int, most: int) -> Hold:
-    """Return a hold of between ``least`` and ``most`` bytes, at once where there is room, else in turn.
+async def reserve(budget: MemoryBudget, lane: Lane, *, least: int, most: int, short: Callable[[], None]) -> Hold:
+    """Reserve ``least`` to ``most`` bytes of the memory budget; wait until they are free.
 
-    Unbounded: ends when others give memory back. Cancel freely, nothing stays held.
+    If there is not enough memory at once, ``short`` is called, and the wait has no timeout. Safe to cancel: nothing
+    stays reserved.
+
+    Args:
+        budget: The process's memory.
+        lane: The queue to wait in: that of requests, or that of decoded batches.
     """
     hold = budget.take(lane, least=least, most=most)
     if hold is not None:
         return hold
+    short()
     granted: asyncio.Future[Hold] = asyncio.get_running_loop().create_future()
 
     def grant(hold: Hold) -> None:

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets only so much work happen in one turn of the event loop, whoever asks for it.
+"""Turnstile: a limit of the decoding work done in one turn of the event loop.
 
-Each pipeline's decoding takes a few milliseconds at a time. Were hundreds of them served in one turn, whatever else the
-loop has to do (the probes that keep the ZooKeeper session alive, before all) would wait for their sum.
+Each pipeline's decoding takes a few milliseconds at a time. If hundreds of them decoded in one turn, everything else on
+the loop would wait for their sum, above all the probes that keep the ZooKeeper session alive.
+
+Example: the quota is 128 KiB. Three pipelines want to decode 100, 60 and 200 KiB. The first two have this turn: the
+second begins while 28 KiB are left. The third has the next turn.
 """
 
 from __future__ import annotations
@@ -13,7 +16,10 @@ from typing import Final
 
 
 class Turnstile:
-    """Admits work up to ``quota`` a turn of the loop, first come first served; one larger piece has a turn of its own."""
+    """Limits decoding on the event loop to ``quota`` bytes per turn, first come first served.
+
+    Work is admitted while any of the quota is left, so work larger than the quota is admitted too.
+    """
 
     def __init__(self, quota: int) -> None:
         self._quota: Final = quota
@@ -22,8 +28,10 @@ class Turnstile:
         self._scheduled = False
 
     async def enter(self, cost: int) -> None:
-        """Return when work of ``cost`` may be done, in this turn if there is room. Bounded by what is ahead in the
-        queue. Cancel freely.
+        """Wait until ``cost`` bytes may be decoded in the present turn of the event loop.
+
+        Returns at once if some of the turn's quota is left. Otherwise the caller waits for a later turn, behind the
+        callers that came before. Safe to cancel.
         """
         loop = asyncio.get_running_loop()
         if not self._waiting and self._left > 0:

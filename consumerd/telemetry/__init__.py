@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Telemetry: hooks, metrics and logs."""
+"""Telemetry: events that components report (hooks), Prometheus metrics, and logs."""

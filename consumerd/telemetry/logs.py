@@ -70,3 +70,24 @@ def configure_logging(
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=False,  # a second call, with the settings' level, must take effect
     )
+
+
+def log_to_standard_library() -> None:
+    """Send consumerd's log to Python's ``logging``, with data as ``key=value``.
+
+    For programs that use consumerd as a library: structlog alone would print everything on stdout. Does nothing if the
+    program has configured structlog.
+    """
+    if structlog.is_configured():
+        return
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.format_exc_info,
+            structlog.processors.KeyValueRenderer(key_order=["event"], drop_missing=True),
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,  # the program may configure structlog later
+    )

@@ -2,8 +2,8 @@
 """Prometheus metrics, fed by the hooks, in a registry of the process's own.
 
 The registry is created here and passed on; the library's global one is not used. Hooks increment counters and
-histograms. Gauges are not stored: each scrape reads them from a status snapshot, so none can outlive its partition.
-``docs/metrics.md`` lists every series.
+histograms. Gauges are not stored: each scrape reads them from a status snapshot, so none can outlive its partition
+(``daemon.readings``). ``docs/metrics.md`` lists every series; ``make metrics`` writes it.
 """
 
 from __future__ import annotations
@@ -27,74 +27,24 @@ _PARTITION: Final = ("topic", "partition")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """The value of one gauge at the time of a scrape; NaN if unknown."""
-
-    name: str
-    value: float
-    labels: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class GaugeSpec:
-    """A gauge: its name, help text and label names."""
+    """A Prometheus gauge: its name, help text and label names."""
 
     name: str
     help: str
     labels: tuple[str, ...] = ()
 
 
-GAUGES: Final[tuple[GaugeSpec, ...]] = (
-    GaugeSpec("consumerd_info", "1, with the group and the version as labels.", ("group", "version")),
-    GaugeSpec("consumerd_ready", "1 when registered and every assigned partition is claimed."),
-    GaugeSpec("consumerd_session_epoch", "How many ZooKeeper sessions this process has had."),
-    GaugeSpec("consumerd_group_members", "Members registered in the group, this one included."),
-    GaugeSpec("consumerd_group_disagreements", "Reasons seen now why members may not own what the assignment says."),
-    GaugeSpec("consumerd_missing_topics", "Topics subscribed to by name that the cluster does not have."),
-    GaugeSpec("consumerd_group_partitions", "Partitions of the topics that the group consumes, whoever owns them."),
-    GaugeSpec(
-        "consumerd_denied_topics", "Topics subscribed to that ZooKeeper's ACLs keep this process from consuming."
-    ),
-    GaugeSpec("consumerd_desired_partitions", "Partitions that the assignment gives to this process."),
-    GaugeSpec("consumerd_owned_partitions", "Partitions that this process owns."),
-    GaugeSpec("consumerd_unowned_partitions", "Partitions that this process should own and does not."),
-    GaugeSpec("consumerd_stopped_partitions", "Owned partitions that a policy stopped until somebody acts."),
-    GaugeSpec("consumerd_failing_partitions", "Owned partitions for which something fails that is tried again."),
-    GaugeSpec(
-        "consumerd_partition_failing_seconds", "How long the partition has been failing; 0 if it is not.", _PARTITION
-    ),
-    GaugeSpec(
-        "consumerd_partition_stopped_seconds",
-        "How long a policy has kept the partition stopped; 0 if none does.",
-        _PARTITION,
-    ),
-    GaugeSpec("consumerd_buffered_bytes", "Bytes held against the memory budget, by what they are.", ("kind",)),
-    GaugeSpec("consumerd_memory_budget_bytes", "The limit of consumerd_buffered_bytes, all kinds together."),
-    GaugeSpec("consumerd_sink_open_files", "Files of the sink that are being filled.", ("sink",)),
-    GaugeSpec("consumerd_sink_buffered_bytes", "Bytes held for the sink against its part of the budget.", ("sink",)),
-    GaugeSpec("consumerd_sink_memory_budget_bytes", "The sink's part of the memory budget.", ("sink",)),
-    GaugeSpec("consumerd_sink_held_up", "1 while fetching waits until the sink has taken more, else 0.", ("sink",)),
-    GaugeSpec("consumerd_position_offset", "Next offset to be delivered.", _PARTITION),
-    GaugeSpec("consumerd_acknowledged_offset", "Next offset after everything that is safe at the sink.", _PARTITION),
-    GaugeSpec("consumerd_committed_offset", "Position in the offset store.", _PARTITION),
-    GaugeSpec("consumerd_high_watermark_offset", "Next offset that the broker will show.", _PARTITION),
-    GaugeSpec(
-        "consumerd_lag_records",
-        "High watermark (last stable offset under read_committed) minus position: an upper bound; NaN when unknown.",
-        _PARTITION,
-    ),
-    GaugeSpec(
-        "consumerd_lag_seconds",
-        "Age of the oldest record that is not acknowledged: 0 when caught up, NaN when unknown.",
-        _PARTITION,
-    ),
-    GaugeSpec("consumerd_last_progress_timestamp_seconds", "When the position moved last.", _PARTITION),
-    GaugeSpec("consumerd_last_commit_timestamp_seconds", "When the position was committed last.", _PARTITION),
-    GaugeSpec("consumerd_last_file_timestamp_seconds", "When the sink published its last file.", ("sink",)),
-    GaugeSpec(
-        "consumerd_sink_unacknowledged_offsets", "Offsets that the sink took and has not acknowledged.", ("sink",)
-    ),
-)
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The value of one gauge at the time of a scrape; NaN if unknown.
+
+    ``labels`` has the values of the gauge's labels, in order.
+    """
+
+    gauge: GaugeSpec
+    value: float
+    labels: tuple[str, ...] = ()
 
 
 class _Readings(Collector):
@@ -105,10 +55,14 @@ class _Readings(Collector):
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Return every gauge that has readings."""
-        families = {spec.name: GaugeMetricFamily(spec.name, spec.help, labels=spec.labels) for spec in GAUGES}
+        families: dict[str, GaugeMetricFamily] = {}
         for reading in self._readings:
-            families[reading.name].add_metric(reading.labels, reading.value)
-        return [family for family in families.values() if family.samples]
+            gauge = reading.gauge
+            family = families.get(gauge.name)
+            if family is None:
+                family = families[gauge.name] = GaugeMetricFamily(gauge.name, gauge.help, labels=gauge.labels)
+            family.add_metric(reading.labels, reading.value)
+        return families.values()
 
 
 class _WithoutCreated(Collector):
@@ -122,23 +76,23 @@ class _WithoutCreated(Collector):
         self._registry = registry
 
     def collect(self) -> Iterator[Metric]:
-        """Return every family of the registry; each was created for this call."""
+        """Yield the registry's metric families, without the samples of creation times."""
         for family in self._registry.collect():
             family.samples = [one for one in family.samples if not one.name.endswith("_created")]
             yield family
 
 
 def make_registry() -> CollectorRegistry:
-    """Create a registry with the ``process_*`` series: memory, CPU, file descriptors, start time."""
+    """Return a new registry with the ``process_*`` series: memory, CPU, descriptors, start time."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     return registry
 
 
 def write_metrics(registry: CollectorRegistry, readings: Iterable[Reading]) -> bytes:
-    """Return a scrape: the registry's series and these gauges.
+    """Return the text of a Prometheus scrape: the registry's series and these gauges.
 
-    May be called in a thread while hooks count.
+    May be called in a thread while the event loop counts events.
     """
     scrape = CollectorRegistry(auto_describe=False)
     scrape.register(_WithoutCreated(registry))
@@ -146,6 +100,8 @@ def write_metrics(registry: CollectorRegistry, readings: Iterable[Reading]) -> b
     return generate_latest(scrape)
 
 
+_REQUESTED: Final = "request"
+"""Label of a gap that an operator asked for, as in ``consumerd_position_resets_total``."""
 _UNKNOWN: Final = "UNKNOWN"
 _UNKNOWN_CODE: Final = re.compile(r"UNKNOWN_-?[0-9]+")
 """Name of an error code that is missing in the table of codes."""
@@ -156,16 +112,20 @@ def _by_partition(partition: TopicPartition) -> tuple[str, str]:
 
 
 class MetricsHooks(Hooks):
-    """Counts events.
+    """Hooks that count the reported events in Prometheus metrics.
 
     Args:
-        wall: Calendar time in seconds since the epoch, compared with the timestamps of records.
+        wall: Returns calendar time in seconds since the epoch. It is compared with the timestamps of records, for their
+            delay.
     """
 
     def __init__(self, registry: CollectorRegistry, wall: Callable[[], float] = time.time) -> None:
         self._wall = wall
         self._delivered = Counter(
-            "consumerd_records_delivered_total", "Records taken by the sink.", _PARTITION, registry=registry
+            "consumerd_records_delivered_total",
+            "Records taken by the sink; again, where a failure had them fetched again.",
+            _PARTITION,
+            registry=registry,
         )
         self._delivered_bytes = Counter(
             "consumerd_delivered_bytes_total", "Bytes of the batches taken by the sink.", _PARTITION, registry=registry
@@ -173,7 +133,7 @@ class MetricsHooks(Hooks):
         self._fetched = Counter("consumerd_records_fetched_total", "Records decoded.", _PARTITION, registry=registry)
         self._gaps = Counter(
             "consumerd_gap_offsets_total",
-            "Offsets passed over that hold no delivered record, by reason.",
+            "Offsets passed over that hold no delivered record, by reason; request: an operator asked for it.",
             (*_PARTITION, "reason"),
             registry=registry,
         )
@@ -196,7 +156,10 @@ class MetricsHooks(Hooks):
             registry=registry,
         )
         self._fetch_errors = Counter(
-            "consumerd_fetch_errors_total", "Partition errors of fetches.", (*_PARTITION, "error"), registry=registry
+            "consumerd_fetch_errors_total",
+            "Partition errors of fetches; `UNKNOWN` for codes without a name.",
+            (*_PARTITION, "error"),
+            registry=registry,
         )
         self._sink_errors = Counter(
             "consumerd_sink_errors_total",
@@ -219,8 +182,36 @@ class MetricsHooks(Hooks):
         )
         self._relieved = Counter(
             "consumerd_sink_relieved_total",
-            "Row groups written and files ended early for want of memory.",
+            "Row groups written, files ended and requests sent early for want of memory.",
             ("sink", "action"),
+            registry=registry,
+        )
+        self._sink_requests = Histogram(
+            "consumerd_sink_request_seconds",
+            "Time from a request of the sink http to the end of its response, by the class of its status code; none: "
+            "no response, abandoned: cancelled.",
+            ("sink", "result"),
+            buckets=(0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+            registry=registry,
+        )
+        self._sink_retries = Counter(
+            "consumerd_sink_request_retries_total",
+            "Requests of the sink http with records that were sent before.",
+            ("sink",),
+            registry=registry,
+        )
+        self._transactions = Histogram(
+            "consumerd_mirror_transaction_seconds",
+            "Time from the first record of a transaction of the sink kafka to its end, by result: committed or "
+            "aborted.",
+            ("sink", "result"),
+            buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+            registry=registry,
+        )
+        self._fenced = Counter(
+            "consumerd_mirror_fenced_total",
+            "Times that another daemon took over the transactional id of a partition that was claimed here.",
+            _PARTITION,
             registry=registry,
         )
         self._commits = Counter("consumerd_commits_total", "Positions written to the offset store.", registry=registry)
@@ -248,7 +239,7 @@ class MetricsHooks(Hooks):
         self._lost = Counter("consumerd_ownership_lost_total", "Claims that ended against our wish.", registry=registry)
         self._phases = Counter(
             "consumerd_session_phase_total",
-            "Entries into a phase of the ZooKeeper lease.",
+            "Entries into a phase of the lease: of the ZooKeeper session, and of a group that brokers coordinate.",
             ("phase",),
             registry=registry,
         )
@@ -308,6 +299,9 @@ class MetricsHooks(Hooks):
     def session_changed(self, epoch: SessionEpoch, phase: str) -> None:
         self._phases.labels(phase).inc()
 
+    def group_lease_changed(self, generation: int, phase: str) -> None:
+        self._phases.labels(phase).inc()
+
     def rebalance_finished(
         self, *, cause: str, seconds: float, phases: dict[str, float], gained: int, lost: int
     ) -> None:
@@ -337,7 +331,7 @@ class MetricsHooks(Hooks):
     def metadata_refreshed(self, source: str, *, failed: bool) -> None:
         self._metadata.labels(source, "failed" if failed else "ok").inc()
 
-    def batch_fetched(self, partition: TopicPartition, *, records: int, size: int, high_watermark: int) -> None:
+    def batch_fetched(self, partition: TopicPartition, *, records: int, size: int, high_watermark: int | None) -> None:
         fetched, _, _ = self._count_batches(partition)
         fetched.inc(records)
 
@@ -359,8 +353,10 @@ class MetricsHooks(Hooks):
         for timestamp_ms in timestamps_ms:
             histogram.observe(find_landing_delay(timestamp_ms, now))
 
-    def gap_recorded(self, partition: TopicPartition, gap: Gap) -> None:
-        self._count_extra(self._gaps, partition, gap.reason.value, amount=gap.end - gap.start)
+    def gap_recorded(self, partition: TopicPartition, gap: Gap, *, requested: bool) -> None:
+        # an operator's own act must not page as a policy's reset does
+        reason = _REQUESTED if requested else gap.reason.value
+        self._count_extra(self._gaps, partition, reason, amount=gap.end - gap.start)
 
     def unit_passed(self, partition: TopicPartition, *, cause: str, kept: bool) -> None:
         self._count_extra(self._units, partition, cause, "quarantined" if kept else "skipped")
@@ -380,6 +376,17 @@ class MetricsHooks(Hooks):
 
     def sink_relieved(self, sink: str, action: str) -> None:
         self._relieved.labels(sink, action).inc()
+
+    def sink_request_finished(self, sink: str, *, result: str, seconds: float, is_retry: bool) -> None:
+        self._sink_requests.labels(sink, result).observe(seconds)
+        if is_retry:
+            self._sink_retries.labels(sink).inc()
+
+    def mirror_transaction_finished(self, sink: str, *, committed: bool, seconds: float) -> None:
+        self._transactions.labels(sink, "committed" if committed else "aborted").observe(seconds)
+
+    def mirror_fenced(self, partition: TopicPartition) -> None:
+        self._count_extra(self._fenced, partition)
 
     def offset_committed(self, partition: TopicPartition, position: int) -> None:
         self._commits.inc()

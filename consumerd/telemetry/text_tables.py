@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def render_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return an aligned table; numbers are right-aligned, None is a dash."""
+    """Return rows as an aligned text table; numbers are right-aligned, None is a dash."""
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(len(head), *(len(row[at]) for row in cells)) if cells else len(head) for at, head in enumerate(heads)]
     right = [all(isinstance(row[at], (int, float, type(None))) for row in rows) for at in range(len(heads))]

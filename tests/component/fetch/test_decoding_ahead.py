@@ -47,7 +47,7 @@ class World:
 
 
 def is_decoded_ahead(feed: PartitionFeed) -> bool:
-    return feed._decoding is not None and feed._decoding[0].done()
+    return feed._decoder.under_way is not None and feed._decoder.under_way[0].done()
 
 
 async def take(feed: PartitionFeed) -> RecordBatch:
@@ -65,11 +65,11 @@ async def test_the_next_batch_is_decoded_while_the_sink_has_one() -> None:
             batch = await take(feed)
             if number < 5:
                 await until(lambda: is_decoded_ahead(feed))
-            assert len(feed._lent) == 1
+            assert len(feed._backlog._lent) == 1
             offsets += batch.offsets
             feed.done(batch)
         assert offsets == list(range(60))
-        assert feed._decoding is None
+        assert feed._decoder.under_way is None
         feed.close()
         await until(lambda: not world.budget.held_bytes)
 
@@ -108,7 +108,7 @@ async def test_nothing_is_decoded_ahead_in_memory_that_others_may_need() -> None
         second = await take(feed)
         for _ in range(100):  # whatever would be begun is begun by then: memory is taken on the loop
             await asyncio.sleep(0)
-        assert feed._decoding is None
+        assert feed._decoder.under_way is None
         feed.done(second)
         third = await take(feed)  # by the overdraft
         assert third.offsets[0] == 20

@@ -189,9 +189,9 @@ async def test_what_brokers_say_of_the_log_is_kept() -> None:
     world.cluster.logs[P0].last_stable_offset = 2
     async with world.fetcher() as fetcher:
         feed = fetcher.feed(P0, 0)
-        assert (feed.high_watermark, feed.last_stable_offset, feed.log_start_offset) == (None, None, None)
+        assert (feed.high_watermark, feed.last_stable_offset) == (None, None)
         await read(feed, 3)
-        assert (feed.high_watermark, feed.last_stable_offset, feed.log_start_offset) == (3, 2, 0)
+        assert (feed.high_watermark, feed.last_stable_offset) == (3, 2)
 
 
 @pytest.mark.parametrize(("version", "partitions", "requests"), [(11, 1, 40), (11, 1000, 40), (4, 1000, 4)])
@@ -286,7 +286,7 @@ async def test_brokers_that_come_back_at_another_address_are_fetched_from_and_le
             await read(feed, 1)
         await asyncio.sleep(1)
         assert (
-            len(fetcher._sessions) <= 2
+            len(fetcher._channels) <= 2
         )  # nobody else can tell; the loop of the last address may have been there still
         feed.close()
 
@@ -839,6 +839,36 @@ async def test_an_offset_that_stays_above_the_log_is_raised() -> None:
 
 
 @in_virtual_time
+@pytest.mark.parametrize(("latest", "grown"), [(5, 5), (5, 20), (20, 20)])
+async def test_an_offset_above_a_log_without_replicas_is_raised_at_once(latest: int, grown: int) -> None:
+    """It is another log, which may grow beyond the offset before the second look, and even before the first."""
+    world = World()
+    world.cluster.logs_are_replicated = False
+    world.cluster.lead(P0, 0)
+    world.cluster.produce(P0, *values(20))
+    world.cluster.range_overrides = [LogRange(0, latest), LogRange(0, grown)]
+    world.broker().errors[P0] = [1]
+    async with world.fetcher() as fetcher:
+        with pytest.raises(OffsetOutOfRange, match=r"offset 8 is of an earlier log") as raised:
+            await fetcher.feed(P0, 8).next()
+    assert raised.value.replaced
+    assert len(world.cluster.range_readings) == 1
+
+
+@in_virtual_time
+async def test_an_offset_below_a_log_without_replicas_was_deleted_by_retention() -> None:
+    """It is no sign of another log."""
+    world = World()
+    world.cluster.logs_are_replicated = False
+    world.cluster.lead(P0, 0)
+    world.cluster.logs[P0].log_start = 10
+    async with world.fetcher() as fetcher:
+        with pytest.raises(OffsetOutOfRange) as raised:
+            await fetcher.feed(P0, 3).next()
+    assert not raised.value.replaced
+
+
+@in_virtual_time
 async def test_an_unconfirmed_out_of_range_is_not_raised() -> None:
     """Fetch said so, ListOffsets does not: it was a leader that did not know its log yet."""
     world = World()
@@ -892,6 +922,24 @@ async def test_a_seek_during_the_confirmation_wins() -> None:
         assert feed.cursor.state is CursorState.CONFIRMING
         feed.seek(2)
         assert (await read(feed, 3))[0][0] == 2
+
+
+@in_virtual_time
+async def test_a_partition_that_is_lost_as_its_offset_is_refused_ends_nothing_else() -> None:
+    """A topic that is re-created refuses the old offset while the group takes the partition away."""
+    world = World()
+    world.cluster.lead(P0, 0)
+    world.cluster.lead(P1, 0)
+    world.cluster.produce(P0, *values(5))
+    world.cluster.produce(P1, *values(5))
+    async with world.fetcher() as fetcher:
+        lost, other = fetcher.feed(P0, 0), fetcher.feed(P1, 0)
+        await read(lost, 5)
+        fetcher.confirm_out_of_range(lost)
+        lost.close()  # before the confirmation has begun
+        assert len(await read(other, 5)) == 5
+        await asyncio.sleep(5)
+        assert lost.cursor.state is CursorState.CLOSED
 
 
 @in_virtual_time
@@ -1300,7 +1348,7 @@ async def test_what_a_thread_decodes_for_nobody_is_given_back() -> None:
             fetcher._tools.executor.submit(free.wait)
             async with asyncio.TaskGroup() as group:
                 waiting = group.create_task(feed.next())
-                await until(lambda: feed._decoding is not None)
+                await until(lambda: feed._decoder.under_way is not None)
                 if end == "close":
                     waiting.cancel()
                     feed.close()
@@ -1339,15 +1387,16 @@ async def test_what_a_thread_found_corrupt_does_not_stay_in_memory_unseen() -> N
     world.broker().mangle = lambda _partition, data: data[:-1] + b"!" if not failures else data
     async with world.fetcher() as fetcher:
         feed = fetcher.feed(P0, 0)
-        collect = feed._collect
+        source = feed._batches
+        collect = source._collect
 
         def note() -> RecordBatch | None:
-            if feed._decoding is not None and (error := feed._decoding[0].exception()) is not None:
+            if feed._decoder.under_way is not None and (error := feed._decoder.under_way[0].exception()) is not None:
                 failures.append(weakref.ref(error))
             error = None
             return collect()
 
-        feed._collect = note  # type: ignore[method-assign]
+        source._collect = note  # type: ignore[method-assign]
         gc.disable()
         try:
             await read(feed, 10)

@@ -4,18 +4,20 @@
 import asyncio
 import gzip
 import struct
+from dataclasses import replace
 
 import pytest
 
 from consumerd.aio.timeouts import timeout
 from consumerd.errors import RecordTooLarge
-from consumerd.fetch.buffer import Kind, MemoryBudget
+from consumerd.fetch.buffer import Hold, Kind, Lane, MemoryBudget
 from consumerd.fetch.feed import PartitionFeed
 from consumerd.fetch.ports import FetchSettings
 from consumerd.model import TopicPartition
+from consumerd.wire.modern.fetch import AbortedTransaction
 from tests.support.fake_broker import FakeCluster
 from tests.support.fetching_in_memory import fetching_from
-from tests.support.record_sets import RecordSpec, batch, message, record, wrapper
+from tests.support.record_sets import TRANSACTIONAL, RecordSpec, batch, marker, message, record, wrapper
 from tests.support.virtual_time import run
 
 MIB = 1 << 20
@@ -157,5 +159,45 @@ def test_batches_that_are_out_count_for_their_partition_until_they_are_given_bac
             assert feed.account.lent_bytes == 0
             feed.close()
         assert budget.held_bytes == 0
+
+    run(scenario())
+
+
+class NotingBudget(MemoryBudget):
+    """Notes how much is reserved for each decoding."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(limit_bytes)
+        self.for_decoding: list[int] = []
+
+    def take(self, lane: Lane, *, least: int, most: int) -> Hold | None:
+        """Note it, and reserve."""
+        if lane is Lane.BATCH:
+            self.for_decoding.append(most)
+        return super().take(lane, least=least, most=most)
+
+
+def test_a_set_with_aborted_transactions_reserves_what_its_units_say_and_is_decoded_once() -> None:
+    """Its pieces become one, which gives the sum of what they give: no need for the largest size that is allowed."""
+
+    async def scenario() -> None:
+        cluster, budget = FakeCluster(), NotingBudget(64 * MIB)
+        cluster.lead(P0, 0)
+        log, count = cluster.logs[P0], 20
+        for offset in range(count):
+            spec = RecordSpec(delta=0, value=bytes(10_000))
+            log.append(batch(offset, [spec], codec=2, attributes=TRANSACTIONAL, producer_id=7 + offset % 2))
+        log.append(marker(count, 7, abort=True))
+        log.append(marker(count + 1, 8, abort=False))
+        log.aborted = [(AbortedTransaction(producer_id=7, first_offset=0), count)]
+        async with fetching_from(cluster, budget, replace(SETTINGS, read_committed=True)) as fetcher:
+            feed = fetcher.feed(P0, 0)
+            async with timeout(30):
+                found = await feed.next()
+            assert list(found.offsets) == list(range(1, count, 2))
+            assert found.next_offset == count + 2
+            feed.close()
+        (reserved,) = budget.for_decoding
+        assert 2 * count * 10_000 < reserved < 2 * MIB
 
     run(scenario())

@@ -281,6 +281,17 @@ def test_old_broker_that_knows_no_segment_so_old_gives_the_first_offset() -> Non
     scene.run(scenario)
 
 
+@pytest.mark.parametrize("newest", [0, 1, 2])
+def test_coarse_times_are_told_by_the_version_of_a_leader(newest: int) -> None:
+    """An operator who resets to a time hears that version 0 finds a log segment, not a record."""
+    scene = Scene(make_view({1}, {"a": [1]}), newest=newest)
+
+    async def scenario(reader: LogRangeReader) -> None:
+        assert await reader.is_coarse([A0, A1]) is (newest == 0)
+
+    scene.run(scenario)
+
+
 @pytest.mark.parametrize(
     ("newest", "first"), [(2, {A0: 4, A1: None}), (1, {A0: 4, A1: None}), (0, {})],
 )  # fmt: skip

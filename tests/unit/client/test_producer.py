@@ -10,7 +10,7 @@ import itertools
 import os
 import random
 import tracemalloc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -23,7 +23,7 @@ from consumerd.client.delivery import Delivery, RecordMetadata
 from consumerd.client.partitioner import Candidates
 from consumerd.client.producer import Producer
 from consumerd.client.producer_counts import ProducerCounts
-from consumerd.client.producer_hooks import OutgoingBatch, ProducerHooks, ProducerRecord, encode_text
+from consumerd.client.producer_hooks import Outcomes, OutgoingBatch, ProducerHooks, ProducerRecord, encode_text
 from consumerd.client.producer_settings import ProducerSettings
 from consumerd.cluster.view import Broker
 from consumerd.errors import (
@@ -43,12 +43,12 @@ from consumerd.errors import (
 from consumerd.model import BrokerId, TopicPartition
 from consumerd.wire.compression import Codec
 from consumerd.wire.errorcodes import broker_error
-from consumerd.wire.modern.building import NewRecord
 from consumerd.wire.modern.list_offsets import ListOffsetsRequest
 from consumerd.wire.modern.metadata import MetadataRequest
 from consumerd.wire.modern.produce import ProducedPartition, ProduceRequest
 from consumerd.wire.modern.record_set import decode_record_set
-from consumerd.wire.records import Headers
+from consumerd.wire.record_fields import Headers
+from consumerd.wire.records import NewRecord
 from tests.support import virtual_time
 from tests.support.producing import (
     LEADER_NOT_AVAILABLE,
@@ -507,7 +507,7 @@ def test_a_batch_that_is_too_large_is_cut_down_to_the_record_that_is() -> None:
     async def scenario(producer: Producer) -> list[object]:
         deliveries = [await producer.enqueue("t", value) for value in values]
         outcomes = [await _outcome(delivery) for delivery in deliveries]
-        assert 0 == producer.buffered_bytes
+        assert 0 == producer.counts().open_bytes
         return outcomes
 
     outcomes = produce_to(cluster, scenario, settings=ProducerSettings(linger_s=0.1))
@@ -697,7 +697,7 @@ def test_an_oversized_record_is_refused_before_it_is_buffered() -> None:
             OversizedRecord, match="t: a record of 1034 bytes, the limit is 1000; raise max_request_bytes"
         ):
             await producer.enqueue("t", b"x" * 1000)
-        assert 0 == producer.buffered_bytes
+        assert 0 == producer.counts().open_bytes
         await producer.send("t", b"x" * (1000 - 34))
 
     produce_to(cluster, scenario, settings=ProducerSettings(max_request_bytes=1000))
@@ -732,7 +732,7 @@ def test_a_full_buffer_holds_callers_back() -> None:
         most = 0
         for number in range(300):
             await producer.enqueue("t", b"%4d" % number + b"x" * 500)
-            most = max(most, producer.buffered_bytes)
+            most = max(most, producer.counts().open_bytes)
         return most, asyncio.get_running_loop().time()
 
     settings = ProducerSettings(buffer_bytes=room, max_request_bytes=10_000, batch_bytes=5_000)
@@ -828,7 +828,7 @@ def test_a_call_cancelled_while_it_waits_leaves_nothing_behind() -> None:
             await asyncio.sleep(0.1)
             assert behind.done(), "let in: there is room for this one"
         await producer.flush()
-        assert 0 == producer.buffered_bytes
+        assert 0 == producer.counts().open_bytes
 
     produce_to(cluster, scenario, settings=settings)
     assert [b"x", b"z"] == [(value or b"")[:1] for value in cluster.values("t")]
@@ -848,7 +848,7 @@ def test_a_call_cancelled_in_the_moment_it_is_let_in_gives_its_room_back() -> No
             held._batch.watchers.append(lambda: asyncio.get_running_loop().call_soon(waiting.cancel) and None)
             await held
         await producer.flush()
-        assert 0 == producer.buffered_bytes
+        assert 0 == producer.counts().open_bytes
         await producer.send("t", b"z" * 8_000)
 
     produce_to(cluster, scenario, settings=settings)
@@ -1013,7 +1013,7 @@ def test_a_batch_that_hooks_empty_is_not_sent() -> None:
     async def scenario(producer: Producer) -> None:
         with pytest.raises(RecordLeftOut, match="t/0: a hook"):
             await producer.send("t", b"a")
-        assert 0 == producer.buffered_bytes
+        assert 0 == producer.counts().open_bytes
 
     produce_to(cluster, scenario, hooks=Nothing())
     assert [] == cluster.requests()
@@ -1063,7 +1063,7 @@ def test_what_an_encoder_raises_goes_to_the_caller() -> None:
     async def scenario(producer: Producer) -> None:
         with pytest.raises(TypeError, match="expected bytes, got str; give the producer an encoder"):
             await producer.enqueue("t", "text")
-        assert 0 == producer.buffered_bytes
+        assert 0 == producer.counts().open_bytes
 
     produce_to(one_topic(), scenario)
 
@@ -1075,14 +1075,12 @@ class Diary:
         self.failures = list(failures)
         self.handled: list[tuple[str, list[bytes | None]]] = []
 
-    async def handle(
-        self, leader: Broker, batches: Sequence[OutgoingBatch]
-    ) -> Mapping[TopicPartition, Written | ConsumerdError]:
+    async def handle(self, leader: Broker, batches: Sequence[OutgoingBatch], outcomes: Outcomes) -> None:
         await asyncio.sleep(0.01)
         if self.failures:
             raise self.failures.pop(0)
         self.handled += [(str(one.partition), [record.value for record in one.records]) for one in batches]
-        return {one.partition: Written(base_offset=7) for one in batches}
+        outcomes.update({one.partition: Written(base_offset=7) for one in batches})
 
     async def drain(self) -> None:
         """Nothing is under way."""
@@ -1106,11 +1104,10 @@ def test_a_handler_that_says_nothing_of_a_partition_is_asked_again() -> None:
     cluster = one_topic()
 
     class Forgetful(Diary):
-        async def handle(
-            self, leader: Broker, batches: Sequence[OutgoingBatch]
-        ) -> Mapping[TopicPartition, Written | ConsumerdError]:
-            result = await super().handle(leader, batches)
-            return {} if len(self.handled) == 1 else result
+        async def handle(self, leader: Broker, batches: Sequence[OutgoingBatch], outcomes: Outcomes) -> None:
+            await super().handle(leader, batches, outcomes)
+            if len(self.handled) == 1:
+                outcomes.clear()
 
     diary = Forgetful([])
 
@@ -1187,7 +1184,7 @@ def test_a_record_that_cannot_be_written_harms_no_other_one(record: dict[str, An
             await producer.enqueue("t", **{"value": b"bad"} | record)
         await before
         await producer.send("t", b"after")
-        assert 0 == producer.buffered_bytes
+        assert 0 == producer.counts().open_bytes
 
     def encode(data: object) -> Any:
         return data
@@ -1327,15 +1324,13 @@ def test_a_delivery_that_is_kept_keeps_no_payload() -> None:
 
         end = 0
 
-        async def handle(
-            self, leader: Broker, batches: Sequence[OutgoingBatch]
-        ) -> Mapping[TopicPartition, Written | ConsumerdError]:
+        async def handle(self, leader: Broker, batches: Sequence[OutgoingBatch], outcomes: Outcomes) -> None:
             (batch,) = batches
             if len(batch.records) > 30:
-                return {batch.partition: broker_error(10, "too large")}
-            written = Written(base_offset=self.end)
+                outcomes[batch.partition] = broker_error(10, "too large")
+                return
+            outcomes[batch.partition] = Written(base_offset=self.end)
             self.end += len(batch.records)
-            return {batch.partition: written}
 
         async def drain(self) -> None:
             """Nothing is under way."""

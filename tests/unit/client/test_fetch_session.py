@@ -3,10 +3,12 @@
 
 import functools
 
-from consumerd.fetch.cursor import Cursor, Key
+from consumerd.client.fetch_protocol import Key
+from consumerd.client.fetch_session import FetchSession
+from consumerd.fetch.cursor import Cursor
 from consumerd.fetch.planner import Ask
-from consumerd.fetch.session import INVALID_SESSION_EPOCH, SESSION_ID_NOT_FOUND, FetchSession
 from consumerd.model import TopicPartition
+from consumerd.wire.errorcodes import ErrorCode
 from consumerd.wire.primitives import MAX_INT32
 from tests.support.clocks import ManualClock
 
@@ -86,7 +88,7 @@ def test_a_broker_without_room_for_sessions_is_asked_in_full_each_time():
 def test_a_lost_session_begins_anew():
     """Error 70: the broker evicted it, or restarted."""
     session = opened(ask(0))
-    session.refused(SESSION_ID_NOT_FOUND)
+    session.refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     step = session.plan(lines(ask(0)))
 
     assert (step.session_id, step.epoch, len(step.asks)) == (0, 0, 1)
@@ -95,7 +97,7 @@ def test_a_lost_session_begins_anew():
 def test_a_session_out_of_step_is_replaced():
     """Error 71: naming the old id with epoch 0 lets the broker drop it instead of keeping it until eviction."""
     session = opened(ask(0))
-    session.refused(INVALID_SESSION_EPOCH)
+    session.refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
     step = session.plan(lines(ask(0)))
 
     assert (step.session_id, step.epoch, len(step.asks)) == (9, 0, 1)
@@ -153,7 +155,7 @@ def test_a_session_that_could_not_be_begun_in_time_is_tried_again_later_and_late
     assert (step.session_id, step.epoch, len(step.asks)) == (0, 0, 2)
     session.answered(9)
     assert session.plan(lines(ask(0), ask(1))).epoch == 1
-    session.refused(SESSION_ID_NOT_FOUND)
+    session.refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     session.unanswered(late=True)
     clock.seconds += 3600
 
