@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guarded calls into a sink or the quarantine, under a claim.
+"""Calls into a sink or the quarantine, guarded by the partition's claim.
 
-Calls are retried if that may help, and raise only our own errors.
+Calls are retried if that may help. They raise only errors of :mod:`consumerd.errors`.
 
-Await rule: the claim is checked (:meth:`GuardedCalls.usable`) between the last await and a visible effect. After every
-call, a revoked claim ends the pipeline: a write that returns late changes nothing.
+The claim is checked (:meth:`GuardedCalls.usable`) right before each call that writes or publishes, with no ``await``
+between the check and the call: the claim can be lost during any await. After every call, a revoked claim ends the
+pipeline, so the result of a write that returns late is not used.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TypeVar
 
 from consumerd.aio.backoff import Backoff
 from consumerd.aio.timeouts import timeout_at
+from consumerd.client.remedies import DENIED_RETRY_S, is_denied
 from consumerd.delivery.condition import Condition
 from consumerd.delivery.ports import DeliverySettings
 from consumerd.delivery.signals import PipelineSignals
@@ -32,7 +34,11 @@ _T = TypeVar("_T")
 
 
 class GuardedCalls:
-    """Makes the calls of one pipeline."""
+    """Calls a partition's sink and its quarantine, under one claim.
+
+    Waits while the lease is paused before a call, retries failed calls with backoff, and reports failures to the
+    partition's :class:`~consumerd.delivery.condition.Condition`.
+    """
 
     def __init__(
         self,
@@ -53,50 +59,51 @@ class GuardedCalls:
         self._backoff = Backoff(
             initial_s=settings.retry_initial_ms / 1000, maximum_s=settings.retry_maximum_ms / 1000, random=random
         )
-        self._revoked = False
-        self._paused = False
+        self.revoked = False
+        """True as soon as the pipeline has lost the claim: every call raises OwnershipLost from then on."""
+        self.paused = False
+        """True while a call waits because the lease is paused.
+
+        A lease is paused while ZooKeeper does not respond, so that the session may have expired.
+        """
         self.unproven: int | None = None
-        """Position that has to be acknowledged before a failure counts as over; records beyond it were dropped."""
+        """Position that has to be acknowledged before a failure of the sink counts as over.
 
-    @property
-    def revoked(self) -> bool:
-        """True if the claim was revoked."""
-        return self._revoked
-
-    @property
-    def paused(self) -> bool:
-        """True while it waits for the lease."""
-        return self._paused
-
-    def revoke(self) -> None:
-        """Revoke the claim: every call raises OwnershipLost from now on."""
-        self._revoked = True
+        The sink has dropped records, and this is the next offset that was to be written when it failed. None without
+        such a failure.
+        """
 
     async def usable(self) -> None:
-        """Return as soon as the claim may be used.
+        """Wait while the claim's lease is paused; return when the claim is usable.
 
-        Unbounded; raises OwnershipLost at the latest when the session ends.
+        A lease is paused while ZooKeeper does not respond. Has no time limit of its own. Raises OwnershipLost if the
+        claim was revoked or its session ends.
         """
         while True:
-            if self._revoked:
+            if self.revoked:
                 raise OwnershipLost(f"{self._claim.partition}: the claim was taken away")
             try:
                 self._claim.check()
             except LeasePaused:
-                self._paused = True
+                self.paused = True
                 self._condition.turn()
                 try:
                     await self._claim.wait_usable()
                 finally:
-                    self._paused = False
+                    self.paused = False
                     self._condition.turn()
             else:
                 return
 
     async def once(self, call: Awaitable[_T], name: str, *, of: str | None = None) -> _T:
-        """Await a call, and raise only our own errors.
+        """Await one call into a sink, without retries; return its result.
 
-        ``of`` names the callee in reports; by default, the sink.
+        Errors of :mod:`consumerd.errors` are raised unchanged; any other exception becomes a PermanentSinkError. Raises
+        OwnershipLost if the claim was revoked during the call.
+
+        Args:
+            name: Name of the called method, for reports.
+            of: Name of the called object, for reports; by default, that of the sink.
         """
         self._condition.begin_call(of or self._sink, name)
         try:
@@ -110,18 +117,26 @@ class GuardedCalls:
             raise PermanentSinkError(message) from error
         finally:
             self._condition.end_call()
-        if self._revoked:
+        if self.revoked:
             raise OwnershipLost(f"{self._claim.partition}: the claim ended while the sink was at work")
         return answer
 
     async def insist(
         self, call: Callable[[], Awaitable[_T]], name: str, *, of: str | None = None, heed_news: bool = False
     ) -> tuple[_T] | None:
-        """Retry a call until it is answered.
+        """Call a sink until it returns, with retries; return the result in a one-tuple.
 
-        Returns None if a drain is requested between two tries, or with ``heed_news`` if an operator's request may be
-        pending. Raises RetriableSinkError, after a pause, if the sink has dropped its records and names the position to
-        go on at.
+        Returns None if a drain is requested between two tries, or, with ``heed_news``, if an operator may have
+        requested another position.
+
+        Raises RetriableSinkError, after a pause, if the sink has dropped records that it had accepted: the error's
+        ``resume_position`` is the offset from which they must be written again. Other errors that a retry cannot end
+        are raised at once.
+
+        Args:
+            call: Makes the call anew for each try.
+            name: Name of the called method, for reports.
+            of: Name of the called object, for reports; by default, that of the sink.
         """
         while True:
             await self.usable()
@@ -138,10 +153,10 @@ class GuardedCalls:
                 return None
 
     async def abandon(self, writer: PartitionWriter) -> None:
-        """Let a writer clean up, within ``abandon_timeout_ms``. Raises no error of the sink.
+        """Let a writer clean up without flushing, within ``abandon_timeout_ms``.
 
-        If it is cancelled meanwhile (a claim is lost, and then the daemon ends), the writer is asked once more from the
-        beginning before the cancellation goes on.
+        Errors of the writer are reported, not raised. If this call is cancelled while the writer cleans up, the
+        clean-up is called once more within the same time limit, and then CancelledError is raised.
         """
         until = asyncio.get_running_loop().time() + self._abandon_timeout_ms / 1000
         interrupted: asyncio.CancelledError | None = None
@@ -161,30 +176,52 @@ class GuardedCalls:
             raise interrupted
 
     async def back_off(self, error: ConsumerdError) -> None:
-        """Note a failure and wait; a drain request ends the wait."""
+        """Report a failure, and wait before the next try; a drain request ends the wait.
+
+        The waits grow with each failure up to ``retry_maximum_ms``, and are longer only if the sink's destination asks
+        for more time. See :meth:`reset`.
+        """
         self._condition.fail(error)
-        await self._signals.rest(self._backoff.next())
+        asked_s = error.retry_after_s if isinstance(error, RetriableSinkError) else 0.0
+        pause_s = self._backoff.next()
+        if is_denied(error):
+            pause_s = min(pause_s, DENIED_RETRY_S)  # so that it goes on soon after the right was given
+        await self._signals.rest(max(pause_s, asked_s))
 
     def reset(self) -> None:
-        """Reset the backoff to short pauses."""
+        """Let the pauses after failures start again with the shortest one.
+
+        Also sets :attr:`unproven` to None.
+        """
         self._backoff.reset()
         self.unproven = None
 
     def recover(self) -> None:
-        """Note that the failure is over."""
+        """Note that the failing step has succeeded: log the recovery, if there was a failure.
+
+        Pauses after later failures start again with the shortest one.
+        """
         self.unproven = None
         if self._condition.failing:
             self._backoff.reset()
             self._condition.recover()
 
     def prove(self, acknowledged: int) -> None:
-        """Note an acknowledged position, which may end a failure."""
+        """Note an acknowledged position, which may end a failure of the sink.
+
+        If the sink had dropped records (:attr:`unproven` is not None), the failure ends only when ``acknowledged`` is
+        greater than :attr:`unproven`; otherwise it ends now.
+        """
         if self.unproven is None or acknowledged > self.unproven:
             self.recover()
 
     @property
     def settled_at(self) -> float | None:
-        """The time when a failure counts as over unless it recurs, or None."""
+        """Time at which the present failure counts as over unless it recurs before.
+
+        In seconds of the event loop's clock. None if there is no failure, or if only a new acknowledgement of the sink
+        can end it (:attr:`unproven`).
+        """
         failed_at = self._condition.failed_at
         if failed_at is None or self.unproven is not None:
             return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values shared within delivery: the tools of a process, and the context of one claim."""
+"""Objects shared within delivery: those of the process, and those of one claim."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import structlog
+from structlog.typing import FilteringBoundLogger
 
+from consumerd.client.log_range import LogRanges
 from consumerd.delivery.calls import GuardedCalls
 from consumerd.delivery.committer import Committer
-from consumerd.delivery.condition import BoundLogger, Condition
+from consumerd.delivery.condition import Condition
 from consumerd.delivery.gate import StartGate
 from consumerd.delivery.ports import DeliveryReports, DeliverySettings, FeedSource, SinkRoute
 from consumerd.delivery.signals import PipelineSignals
@@ -32,6 +34,7 @@ class DeliveryTools:
 
     feeds: FeedSource
     starts: StartFinder
+    ranges: LogRanges
     requests: OffsetRequests
     quarantine: Quarantine | None
     committer: Committer
@@ -44,17 +47,17 @@ class DeliveryTools:
 
 
 class ClaimContext:
-    """One claim, and the objects that its pipeline and flow share."""
+    """One claim of a partition, and the objects that exist once per claim.
+
+    They are used by the partition's pipeline and by its :class:`~consumerd.delivery.flow.Flow`.
+    """
 
     def __init__(self, claim: Claim, route: SinkRoute, tools: DeliveryTools) -> None:
         self.claim = claim
         self.partition: TopicPartition = claim.partition
         self.route = route
         self.tools = tools
-        self.settings = tools.settings
-        self.hooks = tools.hooks
-        self.now = tools.now
-        self.log: BoundLogger = _log.bind(
+        self.log: FilteringBoundLogger = _log.bind(
             topic=self.partition.topic, partition=str(self.partition.partition), sink=route.name
         )
         self.signals = PipelineSignals()

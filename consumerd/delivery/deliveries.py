@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All pipelines of this process: created with claims, and ended with them.
+"""All delivery pipelines of this process: created with claims of partitions, and ended with them.
 
-One small value per partition outlives its claim (:class:`~consumerd.delivery.policy.PreviousClaim`).
+Of an ended claim only its positions are kept (:class:`~consumerd.delivery.policy.PreviousClaim`).
 
-Implements the listener port of ``group``. Pipelines of successive claims of a partition run strictly one after the
-other: a new one waits until the previous one has finished its clean-up, without a time limit.
+The package ``group`` calls :meth:`Deliveries.claimed`, :meth:`Deliveries.drain` and :meth:`Deliveries.lost`. Pipelines
+of successive claims of a partition run strictly one after the other: a new one waits until the previous one has
+finished its clean-up, without a time limit.
 
 Owned tasks: one pipeline per claim, the committer, and the queries for log ends, all inside :meth:`Deliveries.run`.
 """
@@ -15,7 +16,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
 
 import structlog
@@ -63,10 +64,20 @@ class _Running:
 
 
 class Deliveries:
-    """Delivers the claimed partitions.
+    """Delivers the records of all claimed partitions to their sinks, with one pipeline each.
 
     Args:
-        route: Returns the sink of a partition. Sinks are closed by their creator, not here.
+        route: Returns the sink of a partition, and the policy for records that the sink refuses. The caller closes the
+            sinks.
+        feeds: Opens the fetching of a partition.
+        store: Reads and writes committed positions.
+        ranges: Asks brokers for the first and last offsets of logs.
+        history: Tells if a partition was created after the group had begun with its topic.
+        requests: Operators' requests for positions.
+        truncations: Recorded truncations of logs.
+        quarantine: Stores units that a policy passes over; None if none is configured.
+        now: The event loop's clock, in seconds.
+        random: Returns numbers from 0 to 1, for backoff jitter.
     """
 
     def __init__(
@@ -89,11 +100,13 @@ class Deliveries:
         self._route = route
         self._watches = RequestWatches(requests, self._check_requests)
         self._reports = reports
+        self._auto_commit = settings.auto_commit
         self._hooks = hooks
         self._committer = Committer(
             store,
             interval_s=settings.commit_interval_ms / 1000,
             hooks=hooks,
+            auto_commit=settings.auto_commit,
             not_owner=lambda claim: self._lose(
                 claim, OwnershipLost(f"{claim.partition}: a commit found that it is not ours any more")
             ),
@@ -101,11 +114,12 @@ class Deliveries:
         self._tools = DeliveryTools(
             feeds=feeds,
             starts=StartFinder(store, truncations, ranges, feeds, history, settings.offsets),
+            ranges=ranges,
             requests=requests,
             quarantine=quarantine,
             committer=self._committer,
             settings=settings,
-            reports=DeliveryReports(lost=self._lose, sink_closed=reports.sink_closed),
+            reports=replace(reports, lost=self._lose),
             hooks=hooks,
             now=now,
             random=random,
@@ -124,20 +138,24 @@ class Deliveries:
 
     @property
     def statuses(self) -> tuple[PartitionStatus, ...]:
-        """The status of each claimed partition, sorted."""
+        """Status of each claimed partition, sorted by topic and partition number."""
         return tuple(itertools.chain.from_iterable(self.read_statuses(len(self._running) or 1)))
 
     def read_statuses(self, at_once: int) -> Iterator[list[PartitionStatus]]:
-        """Yield lists of statuses, ``at_once`` per list, sorted by partition.
+        """Yield the statuses of all claimed partitions, in lists of up to ``at_once``.
 
-        Each status is read when its list is due, so the caller may wait in between.
+        They are sorted by partition. A status is read when its list is produced, so the caller may await between two
+        lists. Partitions that were released meanwhile are left out.
         """
         partitions = iter(sorted(self._running))
         while some := list(itertools.islice(partitions, at_once)):
             yield [self._running[one].pipeline.status for one in some if one in self._running]
 
     async def run(self) -> None:
-        """Own all pipelines until cancelled; those not drained by then are abandoned."""
+        """Run the pipelines of all claims until cancelled.
+
+        Pipelines that were not drained by then are cancelled, and their unacknowledged records are dropped.
+        """
         async with self._tasks:
             self._tasks.start("committer", self._committer.run(), name="commit offsets")
             self._tasks.start("log ends", self._log_ends.run(), name="ask for the ends of logs without a feed")
@@ -155,7 +173,11 @@ class Deliveries:
                 await asyncio.sleep(0)
 
     async def claimed(self, claims: Sequence[Claim]) -> None:
-        """Begin to deliver. Waits only until :meth:`run` has begun."""
+        """Begin to deliver the partitions of new claims.
+
+        Waits only until :meth:`run` has begun. A claim that is delivered already is ignored; an older claim of the same
+        partition is dropped.
+        """
         await self._entered.wait()
         for claim in claims:
             before = self._running.get(claim.partition)
@@ -166,9 +188,10 @@ class Deliveries:
             self._start(claim)
 
     async def drain(self, partitions: Collection[TopicPartition], deadline_s: float) -> None:
-        """Stop fetching, flush, commit and end within ``deadline_s`` seconds; the rest is abandoned.
+        """Stop fetching partitions, flush their records, commit, and end their pipelines.
 
-        When it returns or is cancelled, nothing more is committed for these partitions.
+        Takes at most ``deadline_s`` seconds; then the remaining pipelines are cancelled, and their unacknowledged
+        records are dropped. When it returns or is cancelled, nothing more is committed for these partitions.
         """
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -190,8 +213,8 @@ class Deliveries:
     async def lost(self, partitions: Collection[TopicPartition]) -> None:
         """Drop these partitions at once, without flush or commit.
 
-        Returns when nothing runs for them any more. Bounded by the clean-up of the writers; unbounded if a sink ignores
-        its cancellation.
+        Returns when their pipelines have ended. That takes as long as the sinks' writers take to clean up; there is no
+        limit if a sink ignores its cancellation.
         """
         ending = {
             partition: running for partition in partitions if (running := self._running.get(partition)) is not None
@@ -201,9 +224,14 @@ class Deliveries:
         for running in ending.values():
             await self._tasks.join(running.key)
 
-    async def commit(self) -> None:
-        """Commit all acknowledged positions now, without waiting for the interval."""
-        await self._committer.commit([running.pipeline for running in self._running.values()])
+    async def commit(self) -> Mapping[TopicPartition, str]:
+        """Commit all acknowledged positions now, without waiting for the interval.
+
+        Returns the reason of the failure for each partition whose position could not be written; empty if all were.
+        """
+        pipelines = [running.pipeline for running in self._running.values()]
+        await self._committer.commit(pipelines)
+        return {one.partition: one.commit_failure for one in pipelines if one.commit_failure is not None}
 
     def _start(self, claim: Claim) -> None:
         pipeline = PartitionPipeline(
@@ -221,7 +249,7 @@ class Deliveries:
             await pipeline.run()
 
     async def _join(self, ending: Mapping[TopicPartition, _Running], until: float) -> None:
-        """Wait until pipelines end, or until the given loop time."""
+        """Wait until pipelines end, or until the event loop's clock reads ``until``."""
         with contextlib.suppress(TimeoutError):
             async with timeout_at(until):
                 for running in ending.values():
@@ -237,6 +265,8 @@ class Deliveries:
                 self._hooks.trouble(Trouble.DRAIN_ABANDONED, "not flushed in time", partition)
 
     async def _commit_drained(self, ending: Mapping[TopicPartition, _Running], until: float) -> None:
+        if not self._auto_commit:
+            return
         try:
             async with timeout_at(until):
                 await self._committer.commit([running.pipeline for running in ending.values()])

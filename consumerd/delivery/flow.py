@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flow of records from one feed to one writer, step by step.
+"""Moves one partition's records from its fetch feed to its sink's writer.
 
 Each step takes a batch from the feed and writes it, or flushes. Acknowledgements go to the tracker, whose position the
-committer commits. Nothing is fetched ahead here: back-pressure is not asking the feed for more.
+committer commits. Nothing is fetched ahead here: a slow sink takes fewer batches from the feed, and the feed then
+fetches less.
 
-A unit that cannot be delivered is passed over if a policy says so. With ``quarantine`` it is stored there first. Then
-its offsets are written as a gap, so that they are recorded with the landed data before any position beyond them is
-committed.
+A *unit* (a message, a compressed wrapper, a batch, or one record that the sink refuses) that cannot be delivered is
+passed over if a policy says so. With ``quarantine`` it is stored there first. Then its offsets are written as a gap, so
+that they are recorded with the landed data before any position beyond them is committed.
 
 Example: the feed returns 100-149, a corrupt batch 150-199, and 200-249; the policy is ``quarantine``.
 
@@ -18,6 +19,7 @@ Example: the feed returns 100-149, a corrupt batch 150-199, and 200-249; the pol
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
@@ -33,8 +35,6 @@ from consumerd.delivery.passing import (
     quarantined,
 )
 from consumerd.delivery.policy import (
-    OFFSETS_SET,
-    Reposition,
     Stop,
     StopCause,
     TryAgain,
@@ -42,7 +42,8 @@ from consumerd.delivery.policy import (
     plan_out_of_range,
 )
 from consumerd.delivery.ports import RecordFeed
-from consumerd.delivery.search import PROBE_S, SearchProbe, find_readable, head_of
+from consumerd.delivery.search import PROBE_S, SearchProbe, confirm_end, find_readable, head_of
+from consumerd.delivery.stops import MoveBack, StopDelivery, explain_unpassable, plan_stop
 from consumerd.errors import (
     BrokerError,
     ConfigError,
@@ -63,7 +64,7 @@ from consumerd.errors import (
 )
 from consumerd.model import Gap, GapReason, Incarnation
 from consumerd.offsets.tracker import OffsetTracker
-from consumerd.sinks.base import PartitionWriter
+from consumerd.sinks.base import AdvancingWriter, PartitionWriter
 from consumerd.telemetry.hooks import Trouble
 from consumerd.wire.records import RecordBatch, empty_batch
 
@@ -78,29 +79,15 @@ _QUARANTINE_COPIES: Final = 2
 _SLACK_S: Final = 0.001  # timers fire within the clock's resolution of their time, on either side
 
 
-class StopDelivery(Exception):
-    """A policy stops delivery; records written before are flushed."""
-
-    def __init__(self, stop: Stop) -> None:
-        super().__init__(stop.advice)
-        self.stop = stop
-
-
 class _Unanswered(Exception):
-    """A broker did not answer whether it can read from an offset."""
-
-
-class MoveBack(Exception):
-    """The log was truncated; delivery goes on at a lower position, with a new writer."""
-
-    def __init__(self, move: Reposition, error: OffsetOutOfRange) -> None:
-        super().__init__(str(error))
-        self.move = move
-        self.error = error
+    """A broker did not respond to a probe of an offset."""
 
 
 class Flow:
-    """One feed, one writer and one tracker, from the writer's start to its end."""
+    """Delivers one partition's records from its fetch feed to its sink's writer.
+
+    A flow exists from the start of a writer at a position until that writer ends.
+    """
 
     def __init__(
         self,
@@ -115,41 +102,60 @@ class Flow:
         self._partition = context.partition
         self._route = context.route
         self._writer = writer
+        self._advancing = writer if isinstance(writer, AdvancingWriter) else None
         self._feed = feed
         self._tracker = tracker
         self._incarnation = incarnation
         self._quarantine = context.tools.quarantine
+        self._ranges = context.tools.ranges
         self._calls = context.calls
         self._signals = context.signals
         self._condition = context.condition
-        self._settings = context.settings
-        self._hooks = context.hooks
+        self._settings = context.tools.settings
+        self._hooks = context.tools.hooks
         self._log = context.log
-        self._now = context.now
+        self._now = context.tools.now
         self._overtaken = False
+        self._doubted = False  # a broker has reported a log end below the delivered position
         self._passed_to: int | None = None  # end of the unit passed over last, until the next batch is seen
         self._searched: int | None = None  # start of a hole in which nothing was found
 
     # -- what the pipeline asks for
 
     async def run(self) -> None:
-        """Hand batches to the writer until a drain or an operator's request may be pending.
+        """Hand batches to the writer until a drain or another position is requested.
 
-        Raises StopDelivery, MoveBack, and the errors that end a claim.
+        Returns if a drain is requested, or if an operator may have requested a position. Raises StopDelivery, MoveBack,
+        and the errors that end a claim: OwnershipLost, IncarnationChanged, SessionLost.
         """
         try:
             while not self._signals.draining and not self._signals.may_have_request:
                 await self._step()
         except REFUSED as error:
-            await self.halt(plan_stop(error))
+            await self._refuse(error)
 
-    async def halt(self, stop: Stop) -> None:
-        """Flush the records written before, then stop. Raises StopDelivery."""
+    async def _refuse(self, error: ConsumerdError) -> None:
+        """Raise StopDelivery for an error that will not go away by itself."""
+        await self.halt(plan_stop(error, replicated=self._ranges.logs_are_replicated), error)
+
+    def doubt_end(self) -> None:
+        """Ask for the log end again: the last answer was below the delivered position.
+
+        It may have come before records that were delivered since.
+        """
+        self._doubted = True
+        self._signals.interrupt()
+
+    async def halt(self, stop: Stop, error: ConsumerdError) -> None:
+        """Flush the records written before, and then raise StopDelivery with ``stop`` and ``error``."""
         await self.secure()
-        raise StopDelivery(stop)
+        raise StopDelivery(stop, error)
 
     async def secure(self) -> bool:
-        """Flush the records written; return False if the sink refuses them."""
+        """Flush the records written so far, with retries; return False if the sink refuses.
+
+        The refusal is logged. Also returns when a drain is requested between two tries.
+        """
         try:
             if self._tracker.unacknowledged:
                 await self._flush()
@@ -163,7 +169,7 @@ class Flow:
         """Flush all delivered records; return False if a drain is requested first.
 
         Records that the sink drops are fetched and written again until it accepts them, as far as the log still holds
-        them. Raises as :meth:`run`.
+        them. Raises StopDelivery, MoveBack, OwnershipLost, IncarnationChanged, SessionLost.
         """
         delivered = self._tracker.delivered
         short_since: float | None = None
@@ -174,7 +180,7 @@ class Flow:
                         break
                     continue
                 await self._step(look=True)
-                if not self._at_end:
+                if not await self._is_at_end():
                     short_since = None
                 elif short_since is None:
                     short_since = self._now()
@@ -182,11 +188,14 @@ class Flow:
                     # seen twice, since a new leader's log end may lag: the log has lost the dropped records
                     delivered = self._tracker.delivered
         except REFUSED as error:
-            await self.halt(plan_stop(error))
+            await self._refuse(error)
         return not self._signals.draining
 
     async def finish(self) -> None:
-        """Flush once, for a drain; on failure, the next owner fetches these records again."""
+        """Flush once, because the partition is drained; a failure is reported, not raised.
+
+        Records that could not be flushed are fetched again by the partition's next owner.
+        """
         if not self._tracker.unacknowledged:
             return
         try:
@@ -203,6 +212,9 @@ class Flow:
 
         With ``look`` it returns within about a second even if there is nothing to do.
         """
+        if self._doubted:
+            self._doubted = False
+            await self._is_at_end()
         due, now = self._writer.deadline(), self._now() + _SLACK_S
         if self._overtaken or (due is not None and due <= now):
             self._overtaken = False
@@ -222,7 +234,7 @@ class Flow:
             return
         except ConfigError as error:
             advice = f"{error}; install it where this process runs, and restart"
-            await self.halt(Stop(cause=StopCause.MISSING_LIBRARY, advice=advice))
+            await self.halt(Stop(cause=StopCause.MISSING_LIBRARY, advice=advice), error)
         except CLAIM_GONE:
             raise
         except MAY_PASS as error:
@@ -231,7 +243,7 @@ class Flow:
         if batch is None:
             if settled is not None and settled <= self._now() + _SLACK_S:
                 self._calls.recover()  # an idle partition has no record that could prove the recovery
-            if self._at_end:
+            if self._condition.stop is not None and await self._is_at_end():
                 self._condition.resume()  # the broker answered that nothing is there: the unit that stopped it is gone
             return
         behind_damage = batch.start == self._passed_to
@@ -242,10 +254,28 @@ class Flow:
         finally:
             self._feed.done(batch)
 
-    @property
-    def _at_end(self) -> bool:
-        """True if the high watermark equals the delivered position."""
-        return self._feed.high_watermark == self._tracker.delivered
+    async def _is_at_end(self) -> bool:
+        """Return True if the log ends at the delivered position.
+
+        A broker is asked if fetch responses do not tell the end. May raise as :meth:`run` does: if the log turns out to
+        be another one, the policy decides.
+        """
+        delivered, high_watermark = self._tracker.delivered, self._feed.high_watermark
+        if high_watermark is not None:
+            return high_watermark == delivered
+        answer = None
+        with contextlib.suppress(BrokerError, ConnectionLost, ProtocolError):  # then fetches fail, too, and are retried
+            answer = await self._signals.bound(self._ranges.read([self._partition]), PROBE_S)
+        log = None if answer is None else answer.get(self._partition)
+        if log is None:
+            return False
+        if log.latest < delivered and not self._ranges.logs_are_replicated:
+            # Fetches do not tell: Kafka 0.7 answers without an error at any offset of a log to which nothing was
+            # written yet.
+            await self._handle_out_of_range(
+                OffsetOutOfRange(self._partition, delivered, log.earliest, log.latest, replaced=True)
+            )
+        return log.latest == delivered
 
     async def _write(self, batch: RecordBatch) -> bool:
         """Write a batch; return False if it was not written and the feed was moved."""
@@ -261,7 +291,8 @@ class Flow:
         acknowledged = await self._insist(lambda: self._writer.write(batch), "write")
         if acknowledged is None:
             return False
-        tracker.deliver(batch.start, batch.next_offset)
+        # not from batch.start on: a writer that advances during the call may have acknowledged a part of the batch
+        tracker.deliver(tracker.delivered, batch.next_offset)
         self._condition.resume()
         self._hooks.batch_delivered(
             self._partition, records=len(batch), size=batch.size_bytes, position=batch.next_offset
@@ -299,13 +330,23 @@ class Flow:
         self._calls.prove(answer[0])
         return answer[0]
 
+    def note_finished(self) -> None:
+        """Note the position that the writer has acknowledged since its last call.
+
+        Has an effect only for writers that acknowledge records between two calls, such as one that publishes files in
+        the background.
+        """
+        if self._advancing is not None:
+            before = self._tracker.acknowledged
+            self._acknowledge(self._advancing.finished_position)
+            if self._tracker.acknowledged > before:
+                self._condition.note_progress()
+
     def _acknowledge(self, position: int) -> None:
         tracker = self._tracker
         landed = tracker.timestamps_below(position) if position > tracker.acknowledged else []
-        if tracker.acknowledge(position):
-            if landed:
-                self._hooks.batches_landed(self._route.name, landed)
-            self._hooks.position_acknowledged(self._partition, position)
+        if tracker.acknowledge(position) and landed:
+            self._hooks.batches_landed(self._route.name, landed)
 
     def _rewind(self, position: int) -> None:
         tracker = self._tracker
@@ -340,7 +381,10 @@ class Flow:
     async def _pass_record(
         self, batch: RecordBatch, row: int, error: ConsumerdError, policy: UnitPolicy
     ) -> RecordBatch | None:
-        """Write the records before a refused one, keep it if needed, and return the rest."""
+        """Write the records before a refused one, and return those after it.
+
+        The refused record is put into quarantine if the policy says so.
+        """
         unit = describe_record(batch, row, error)
         head = batch.slice_to(unit.offset)
         if head.next_offset > head.start:
@@ -366,11 +410,14 @@ class Flow:
             end = self._readable_end
             first = SearchProbe(at=start, unit=head_of(unit.raw))
             unit = replace(unit, next_offset=None if end is None else await self._search(first, end, unit.cause))
+        elif isinstance(error, RecordTooLarge) and self._feed.high_watermark is None:
+            unit = replace(unit, next_offset=await self._confirm_end(start, unit.next_offset))
         end = unit.next_offset
         if self._signals.draining or (end is None and self._signals.may_have_request):
             return
         if end is None:
-            await self.halt(_stop_unpassable(error, self._feed.high_watermark))
+            stop = plan_stop(error, replicated=self._ranges.logs_are_replicated)
+            await self.halt(explain_unpassable(stop, self._feed.high_watermark), error)
             return
         if policy == "quarantine" and not await self._keep(unit):
             return
@@ -382,7 +429,7 @@ class Flow:
     async def _search_hole(self, batch: RecordBatch) -> bool:
         """Search for records in a hole between a damaged unit and the next batch.
 
-        The broker may have failed to find the next batch in the segment, and gone on with the next segment. Returns
+        The broker may have failed to find the next batch in the segment, and continued with the next segment. Returns
         True if the batch must not be delivered as it is.
         """
         hole = find_hole(batch)
@@ -442,12 +489,32 @@ class Flow:
         finally:
             self._feed.seek(first.at)
 
+    async def _confirm_end(self, start: int, claimed: int) -> int | None:
+        """Return the claimed end of the oversized message at ``start``, if confirmed."""
+
+        async def look(offset: int) -> SearchProbe:
+            self._feed.seek(offset)
+            try:
+                batch = await self._signals.bound(self._feed.next(), PROBE_S)
+            except RecordTooLarge as error:
+                return SearchProbe(at=offset, claimed_end=error.next_offset)
+            except (CorruptMessageError, OffsetOutOfRange):
+                return SearchProbe(at=offset)
+            if batch is not None:
+                self._feed.done(batch)
+            return SearchProbe(at=offset, readable=None if batch is None else offset)
+
+        try:
+            return await confirm_end(look, claimed)
+        finally:
+            self._feed.seek(start)
+
     def _is_another(
         self, error: RecordTooLarge | CorruptMessageError, unit: bytes | None, first: SearchProbe, cause: UnitCause
     ) -> bool:
-        """Return True if a second undeliverable unit is to be handled on its own.
+        """Return True if a second undeliverable unit must be handled separately.
 
-        That is so if its end is known, or if another policy applies to it.
+        It must if its end is known, or if another policy applies to it.
         """
         if error.next_offset is not None:
             return unit is None or unit != first.unit
@@ -488,42 +555,21 @@ class Flow:
             self._feed.seek(tracker.delivered)
         elif isinstance(plan, Stop):
             await self.secure()
-            if tracker.delivered != error.offset:
+            if tracker.delivered != error.offset and not error.replaced:
                 return  # the sink has dropped records, which the log may still hold below its new end
-            raise StopDelivery(plan)
+            raise StopDelivery(plan, error)
         elif plan.gaps:
-            self._condition.move(error, plan)
+            self._condition.note_reset(error, plan.position, plan.reason)
             await self._write(empty_batch(self._partition, error.offset, plan.position, plan.gaps))
             self._feed.seek(tracker.delivered)
+        elif error.replaced:
+            await self.secure()  # what the sink drops now is lost with its log, and must not be read from the new one
+            self._condition.note_reset(error, plan.position, plan.reason)
+            raise MoveBack(plan, error)
         else:
             if tracker.unacknowledged:
                 await self._flush()
             if tracker.unacknowledged or tracker.delivered != error.offset:
                 return  # records that could not be landed may still be in the log, below its new end
-            self._condition.move(error, plan)
+            self._condition.note_reset(error, plan.position, plan.reason)
             raise MoveBack(plan, error)
-
-
-def plan_stop(error: ConsumerdError) -> Stop:
-    """Return the stop for an error that will not go away by itself."""
-    if isinstance(error, CorruptMessageError):
-        advice = (
-            f"{error}; a replica whose copy is whole would do as leader, else say where to go on with {OFFSETS_SET}, "
-            "or set fetch.on_corrupt"
-        )
-        return Stop(cause=StopCause.CORRUPT, advice=advice)
-    if isinstance(error, RecordTooLarge):
-        return Stop(cause=StopCause.OVERSIZED, advice=f"{error}; or say where to go on with {OFFSETS_SET}")
-    if isinstance(error, PermanentSinkError) and error.refused is not None:
-        advice = f"{error}; set the sink's on_rejected, or say where to go on with {OFFSETS_SET}"
-        return Stop(cause=StopCause.REJECTED, advice=advice, by_sink=True)
-    return Stop(cause=StopCause.REJECTED, advice=str(error), by_sink=True)
-
-
-def _stop_unpassable(error: CorruptMessageError | RecordTooLarge, end: int | None) -> Stop:
-    stop = plan_stop(error)
-    advice = (
-        f"{stop.advice}; it cannot be passed over, since no readable record was found after it up to offset {end}; "
-        "this is retried"
-    )
-    return replace(stop, advice=advice)

@@ -15,22 +15,22 @@ from typing import Final
 
 AT_ONCE: Final = 256
 _PATIENCE_S: Final = 1.0
-"""Time, in seconds, after which a place is passed on. Partitions of a broker that hangs must not block the others."""
+"""Time, in seconds, after which the next partition is admitted. One whose broker hangs must not block the others."""
 
 
 class StartGate:
-    """A queue for ``at_once`` places, first come first served."""
+    """Queue of partitions that look up their start position, at most ``at_once`` at a time."""
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._places = asyncio.Semaphore(at_once)
 
     @asynccontextmanager
     async def admitted(self) -> AsyncIterator[None]:
-        """Wait for a place, and hold it for one second at most.
+        """Wait until the partition may look up its start; then run the block.
 
-        It is left when the block ends. After one second the next in the queue gets it, and the block continues without.
-        So the wait is bounded by one second per ``at_once`` partitions ahead in the queue. It can be cancelled at any
-        time.
+        The partition counts as one of the ``at_once`` until the block ends, but for one second at most. After that
+        second, the next in the queue is admitted while the block continues. So the wait lasts at most one second for
+        each ``at_once`` partitions ahead in the queue. It can be cancelled at any time.
         """
         await self._places.acquire()
         place = _Place(self._places)
@@ -43,13 +43,13 @@ class StartGate:
 
 
 class _Place:
-    """One place; leaving it twice has no effect."""
+    """Admission of one partition; ending it twice has no effect."""
 
     def __init__(self, places: asyncio.Semaphore) -> None:
         self._places: asyncio.Semaphore | None = places
 
     def leave(self) -> None:
-        """Pass the place on to the next in the queue."""
+        """End the admission; the next in the queue gets one."""
         places, self._places = self._places, None
         if places is not None:
             places.release()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log ends of partitions, from their feeds or by queries to brokers.
+"""Log ends of partitions, from their fetch feeds or by queries to brokers.
 
-A feed learns the log end with every fetch response. Stopped or failing partitions, and those with full buffers, have no
-such responses. For them the brokers are asked periodically, so that the lag of a partition that does not move is known
-and grows. Example: the start at 0 cannot be committed for lack of a permission, and the log ends at 600: the lag is
-600, not 0 or unknown.
+The log end tells the lag. A feed learns it with every fetch response. Stopped or failing partitions, and those with
+full buffers, have no such responses, and the responses of Kafka 0.7 have no log end. For them the brokers are asked
+periodically, so that the lag of a partition that does not move is known and grows. Example: the start at 0 cannot be
+committed for lack of a permission, and the log ends at 600: the lag is 600, not 0 or unknown.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ _TIMEOUT_S: Final = 10.0
 
 
 class ObservedLogEnd:
-    """The newest known end of one partition's log, from its feed or a broker.
+    """Newest known end of one partition's log, from its fetch feed or a broker.
 
-    An end that was not confirmed for twice ``recheck_ms`` counts as unknown. Example with ``recheck_ms`` 10,000: the
-    feed reported 600 and then failed. For 20 s the end is 600, then None, until a broker that is asked reports 640.
+    An end from the feed counts as unknown when the feed has not confirmed it for twice ``recheck_ms``, or has a fault.
+    Then brokers are asked. Example with ``recheck_ms`` 10,000: the feed reports 600, and no response comes any more.
+    The end is 600 for 20 s, then None, until a broker that is asked reports 640.
     """
 
     def __init__(self, settings: DeliverySettings, now: Callable[[], float]) -> None:
@@ -39,45 +40,60 @@ class ObservedLogEnd:
         self._began_at = 0.0  # when the present feed, or the time without one, began
 
     def begin(self, feed: RecordFeed | None = None) -> None:
-        """Note that a feed begins, or, without one, that the position is known."""
+        """Note that ``feed`` begins to fetch the partition.
+
+        None: the partition's position is known, but nothing fetches the partition, for example because it is stopped.
+        """
         self._began_at = self._now()
         if feed is not None:
             self._asked_at = None
 
     def end(self, feed: RecordFeed) -> None:
-        """Keep the log end of a feed that is about to be closed."""
+        """Keep the log end that ``feed`` has reported, because the feed is closed next."""
         self._end, self._began_at = self.find(feed), self._now()
 
     def note(self, log_end: int | None) -> None:
-        """Take over a broker's answer; None if none answered."""
+        """Note the log end that a broker has returned to a query.
+
+        None if no broker responded: the log end is unknown then.
+        """
         self._end, self._asked_at = log_end, self._now()
 
     def is_due(self, feed: RecordFeed | None) -> bool:
-        """Return True if a broker is to be asked.
+        """Return True if a broker should be asked for the log end now.
 
-        That is if no feed has reported the end for half of ``recheck_ms``: thousands of partitions that start together
-        take seconds, and their brokers need not be asked twice in that time.
+        That is the case if the feed has a fault, or if no log end was reported for half of ``recheck_ms``. The delay
+        keeps thousands of partitions that start together from asking while their first responses are still under way.
+
+        Args:
+            feed: The partition's feed; None if nothing fetches the partition.
         """
         heard_at = self._began_at
         if feed is not None:
             if feed.fault is not None:
                 return True
-            heard_at = feed.heard_at or heard_at
+            heard_at = _find_reported_at(feed) or heard_at
         return self._now() - heard_at > self._settings.recheck_ms / 2000
 
     def hears(self, feed: RecordFeed) -> bool:
-        """Return True if the feed's log end is new enough to be shown."""
-        heard_at, patience_s = feed.heard_at, 2 * self._settings.recheck_ms / 1000
+        """Return True if the log end reported by ``feed`` is recent enough to be used.
+
+        It is if the feed has no fault and has confirmed the log end within twice ``recheck_ms``.
+        """
+        heard_at, patience_s = _find_reported_at(feed), 2 * self._settings.recheck_ms / 1000
         return feed.fault is None and heard_at is not None and self._now() - heard_at <= patience_s
 
     def find(self, feed: RecordFeed | None) -> int | None:
         """Return the log end, or None if it is unknown or too old.
 
-        Under ``read_committed`` that is the last stable offset.
+        Under ``read_committed`` the log end is the last stable offset, otherwise the high watermark.
+
+        Args:
+            feed: The partition's feed; None if nothing fetches the partition.
         """
         if feed is None:
             return self._end
-        heard_at = feed.heard_at
+        heard_at = _find_reported_at(feed)
         if self._asked_at is not None and (heard_at is None or self._asked_at > heard_at):
             return self._end
         if not self.hears(feed):
@@ -85,8 +101,16 @@ class ObservedLogEnd:
         return feed.last_stable_offset if self._settings.read_committed else feed.high_watermark
 
 
+def _find_reported_at(feed: RecordFeed) -> float | None:
+    """Return the time of the feed's last report of the log end, or None."""
+    return None if feed.high_watermark is None else feed.heard_at
+
+
 class AwaitsLogEnd(Protocol):
-    """A partition that has a position and may have no feed."""
+    """Interface of a partition whose log end may be unknown.
+
+    A broker is asked for it then.
+    """
 
     @property
     def partition(self) -> TopicPartition:
@@ -94,14 +118,22 @@ class AwaitsLogEnd(Protocol):
 
     @property
     def needs_log_end(self) -> bool:
-        """True if its position is known and no feed reports the log end."""
+        """True if brokers should be asked for the partition's log end.
+
+        That is the case if its position is known, and no feed has recently reported the log end.
+        """
 
     def note_log_end(self, log_end: int | None) -> None:
-        """Take over the log end; None if no broker reports it."""
+        """Note the log end that a broker has returned; None if no broker responded."""
 
 
 class LogEnds:
-    """Asks brokers for log ends every ``interval_s`` seconds."""
+    """Asks brokers, every ``interval_s`` seconds, for log ends that no feed reports.
+
+    Args:
+        ranges: Sends the queries.
+        parts: Returns the partitions; those with ``needs_log_end`` are asked for.
+    """
 
     def __init__(self, ranges: LogRanges, parts: Callable[[], Iterable[AwaitsLogEnd]], *, interval_s: float) -> None:
         self._ranges = ranges
@@ -109,7 +141,7 @@ class LogEnds:
         self._interval_s = interval_s
 
     async def run(self) -> None:
-        """Ask until cancelled."""
+        """Ask brokers for log ends periodically, until cancelled."""
         while True:
             await asyncio.sleep(self._interval_s)
             waiting = {one.partition: one for one in self._parts() if one.needs_log_end}

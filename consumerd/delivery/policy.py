@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides where a partition starts, and where it goes on after an out-of-range position.
+"""Decides where a partition starts, and where it continues after an out-of-range position.
 
 Pure. Sources of a start position, in order:
 
 1. An operator's request.
-2. The larger of the committed position and the sink's durable position, the end of its newest chain.
+2. The larger of the committed position and the sink's durable position, the end of its newest chain
+   (:mod:`consumerd.landing.resuming`).
 3. The earliest offset, for a partition that was created after the group had begun with its topic.
 4. ``offsets.on_missing``.
 
@@ -30,9 +31,10 @@ none               none       on_missing latest   300, on_missing
 **Moving back.** After a truncation (an unclean leader election), the position moves below what has landed. Three steps,
 in order: the truncation is recorded in ZooKeeper (:class:`~consumerd.offsets.store.LogTruncation`), a new chain is
 begun at the new position, the position is committed. A crash before the commit leaves a committed position above the
-new chain's end, which looks as if another member had consumed further. So the record names the transaction that wrote
-the offset node (``mzxid``): until the node is written again, it is void, and the record decides. (An operator's request
-is not deleted before the commit, and its chain bears its id.)
+new chain's end, which looks as if another member had consumed further. So the note in ZooKeeper also names the
+committed position that it makes void, by a number that identifies that one commit (``PositionToken.mark``). As long as
+this position is stored, it is ignored, and delivery starts at the position of the note. (An operator's request needs no
+such note: it is deleted with the commit, and the chain that it begins has its id.)
 """
 
 from __future__ import annotations
@@ -42,8 +44,17 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, assert_never
 
 from consumerd.errors import OffsetOutOfRange
+from consumerd.landing.resuming import LandedComparison
 from consumerd.model import Gap, GapReason, Incarnation, LogRange
-from consumerd.offsets.store import LogTruncation, LostEnd, OffsetRequest, StoredOffset, Validity, judge
+from consumerd.offsets.store import (
+    LogTruncation,
+    LostEnd,
+    OffsetRequest,
+    StoredOffset,
+    Validity,
+    is_believed,
+    judge,
+)
 
 OnMissing = Literal["earliest", "latest", "stop"]
 OnOutOfRange = Literal["earliest", "latest", "nearest", "stop"]
@@ -55,14 +66,15 @@ OFFSETS_SET: Final = "`consumerd offsets set TOPIC/PARTITION=POSITION`"
 """The command by which an operator sets a partition's position."""
 
 _BELOW: Final = "retention has overtaken the group"
-_ABOVE: Final = "the log has lost its end in an unclean leader election, or the offset is another cluster's"
+_ABOVE: Final = "the log was truncated by an unclean leader election, or the offset is another cluster's"
+_REPLACED: Final = "the broker was wiped and its log is another one, or the offset is another cluster's"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetPolicy:
     """Policies for a missing position, and for one below or above the log.
 
-    ``nearest`` is the end of the log that was exceeded.
+    ``nearest`` continues at the log's start if the position is below it, else at its end.
     """
 
     on_missing: OnMissing = "earliest"
@@ -71,26 +83,29 @@ class OffsetPolicy:
 
 
 class StartReason(enum.StrEnum):
-    """The reason for a start position; sinks that keep chains record it."""
+    """Reason for a start position; sinks that land files record it."""
 
     COMMITTED = "committed"
     LANDED = "landed"
-    """The sink's durable position is ahead of the committed one, or the only one."""
+    """The landed files end above the committed position, or none is committed."""
     CONSUMED_ELSEWHERE = GapReason.CONSUMED_ELSEWHERE.value
-    """Another member committed beyond the sink's durable position; the sink records the gap."""
+    """Another member committed a position beyond the landed files; the sink records the gap."""
     RESUMED = "resumed"
-    """Resumes within the same claim after a failure."""
+    """Delivery continues after a failure, within the same claim."""
     MISSING_FILE = GapReason.MISSING_FILE.value
-    """This group itself committed beyond its landed files: the newest files were removed."""
+    """This group itself committed a position beyond its landed files: the newest files were removed."""
     NEW_PARTITION = "new partition"
-    """Created after the group had begun with the topic, so no record may be missed."""
+    """The partition was created after the group had begun with the topic.
+
+    So no record may be missed.
+    """
     NEW_INCARNATION = "new incarnation"
     """The stored position belongs to a deleted topic of the same name."""
     ON_MISSING = "on_missing"
     ON_BELOW = "on_below"
     ON_ABOVE = "on_above"
     REQUEST = "request"
-    """An operator set the position."""
+    """An operator set the position (``consumerd offsets set``)."""
 
 
 class StopCause(enum.StrEnum):
@@ -109,15 +124,16 @@ class StopCause(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartFacts:
-    """The facts about a claimed partition that decide its start.
+    """Facts about a claimed partition that decide its start.
 
     Args:
-        stored: The offset node as read after the claim.
-        resume: The sink's durable position, unless a truncation has voided it.
-        newborn: True if the partition was created after the group had begun with its topic.
-        earlier: Progress of an earlier attempt under the same claim, if there was one.
-        previous: Positions committed by this process for an older topic of the same name, if any.
-        truncation: The last recorded truncation of the log.
+        incarnation: The present topic's identity.
+        stored: The committed position with its metadata, as read after the claim; None if there is none.
+        resume: The offset after the sink's landed files; None without files, or if a truncation has voided them.
+        newborn: True if the partition was created after the group had begun with its topic: no record may be missed.
+        earlier: Progress of an earlier attempt under the same claim; None for the first attempt.
+        previous: Positions that this process may have committed for an older topic of the same name; None without any.
+        truncation: The last recorded truncation of the log; None without any.
     """
 
     incarnation: Incarnation
@@ -130,7 +146,11 @@ class StartFacts:
 
     @property
     def committed(self) -> int | None:
-        """The committed position, or None if there is none or it is void."""
+        """Committed position; None if there is none, or if it is void.
+
+        It is void if it was committed for a deleted topic of the same name, or for the part of the log that a
+        truncation has removed.
+        """
         if self.truncation is not None and self.truncation.makes_void(self.stored):
             return None
         return find_committed(self.stored, self.incarnation)
@@ -138,9 +158,10 @@ class StartFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierAttempt:
-    """Progress of an earlier attempt under the same claim.
+    """Positions at the end of an earlier attempt under the same claim.
 
-    ``committed`` is the committed position as known at the time.
+    ``acknowledged`` is the acknowledged position, ``committed`` the committed position as known at that time, None
+    without one.
     """
 
     acknowledged: int
@@ -164,23 +185,34 @@ class PreviousClaim:
     acknowledged: int
 
     def voids(self, stored: StoredOffset, incarnation: Incarnation) -> bool:
-        """Return True if ``stored`` is such a position, found in a newer incarnation."""
-        return self.incarnation < incarnation and self.committed <= stored.position <= self.acknowledged
+        """Return True if ``stored`` may be a late commit for the older topic.
+
+        That is the case if the topic is, or may be, a later one (``incarnation`` differs) and the stored position lies
+        in ``[committed, acknowledged]``. A position that was committed with the id of the present topic is of that one:
+        a late commit names the older topic.
+        """
+        is_recreated = incarnation.is_later_topic(self.incarnation) is not False  # None: topic ids have no order
+        is_named = bool(incarnation.topic_id) and judge(stored, incarnation) is Validity.VALID
+        return is_recreated and not is_named and self.committed <= stored.position <= self.acknowledged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartAt:
-    """Start at ``position``.
+    """Decision to deliver a partition from ``position`` on.
+
+    A *chain* is a run of landed files of the partition without overlap.
 
     Args:
-        committed: The valid committed position in the store, or None.
+        committed: The valid committed position, or None.
         gap: Offsets that another member consumed, that a request leaves out, or that a new log has lost already.
-        behind: True if the committed position is lower than the sink's durable position.
+        behind: True if the committed position is lower than the end of the landed files.
         out_of_range: Set if a policy has moved a committed position that the broker does not hold.
         missing: Offsets that had landed, but whose file is missing now.
-        lead: A gap to be landed before anything is committed.
-        new_chain: As in :class:`~consumerd.sinks.base.Start`, like ``truncation`` and ``begun_by``, a request's id.
-        request: The request that the first commit carries out.
+        lead: A gap that the sink must record before anything is committed.
+        new_chain: True if a new chain begins at the position, as in :class:`~consumerd.sinks.base.Start`.
+        truncation: Number of truncations of the log (unclean leader elections) so far.
+        begun_by: Id of the operator's request that begins the chain, or None.
+        request: The operator's request that the first commit carries out, or None.
         before: The position that a request, or the re-creation of the topic, overrode.
         stable_end: The last stable offset, if the position lies beyond it: nothing is delivered until the open
             transaction before it has ended.
@@ -204,7 +236,11 @@ class StartAt:
     ahead: bool = False
 
     def blame(self, missing: Gap) -> StartAt:
-        """Return the same start, with the ``missing`` offsets split off from ``gap``."""
+        """Return a copy in which ``missing`` explains the first part of ``gap``.
+
+        The records of ``missing`` had landed, and their file was removed. ``gap`` becomes the rest, which another
+        member has consumed, or None if nothing is left.
+        """
         if self.gap is None:
             return replace(self, missing=missing)
         elsewhere = Gap(missing.end, self.gap.end, self.gap.reason) if missing.end < self.gap.end else None
@@ -213,13 +249,13 @@ class StartAt:
 
     @property
     def first_offset(self) -> int:
-        """The first offset to be fetched."""
+        """First offset to be fetched: the position, or the end of ``lead``."""
         return self.position if self.lead is None else self.lead.end
 
     def repeats(self, earlier: StartAt) -> bool:
-        """Return True if this only repeats a start whose commit was not confirmed.
+        """Return True if this start is the same as ``earlier``, whose commit was not confirmed.
 
-        Then the earlier start tells the reason.
+        The pipeline then reports the reason of the earlier start, because that of a repetition says less.
         """
         if self.first_offset != earlier.first_offset:
             return False
@@ -230,7 +266,10 @@ class StartAt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartAtEnd:
-    """Start at one end of the log, and commit that position at once."""
+    """Decision to start at the earliest or latest offset of the log (``end``).
+
+    The caller reads that offset from a broker, and commits it before delivery.
+    """
 
     end: LogEnd
     reason: StartReason
@@ -238,14 +277,16 @@ class StartAtEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Keep the partition claimed, but deliver nothing of it.
+    """Decision to keep a partition claimed, but deliver nothing of it.
 
     Args:
         cause: The reason, as a label.
         advice: The reason and the way out, for operators.
-        refused: The committed position that was refused before a writer was started there.
-        by_sink: True if the sink refused.
-        lost_end: The truncation that an operator has to decide upon. The stop does not end when the log grows.
+        refused: The committed position that a policy refused before a writer was started there; None if the stop has
+            another cause. The stop ends when another position is committed.
+        by_sink: True if the sink has refused a record or a call.
+        lost_end: The truncation about which an operator has to decide; None without one. With it, the stop does not end
+            when the log grows.
     """
 
     cause: StopCause
@@ -257,7 +298,10 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reposition:
-    """Go on at ``position``; ``gaps`` are passed over, and empty if the position moves back."""
+    """Decision, by a policy for out-of-range positions, to continue at ``position``.
+
+    ``reason`` says which policy. ``gaps`` are the offsets passed over; empty if the position moves back.
+    """
 
     position: int
     reason: StartReason
@@ -266,16 +310,28 @@ class Reposition:
 
 @dataclass(frozen=True, slots=True)
 class TryAgain:
-    """The position is in the log after all."""
+    """Decision to fetch again: the out-of-range position is in the log after all."""
 
 
 def find_committed(stored: StoredOffset | None, incarnation: Incarnation) -> int | None:
-    """Return the committed position if it is readable and of this incarnation, else None."""
-    return stored.position if stored is not None and judge(stored, incarnation) is Validity.VALID else None
+    """Return the committed position; None if there is none for the present topic.
+
+    A stored position that was probably written for a deleted topic of the same name does not count.
+
+    Args:
+        stored: The position in the store, with its metadata; None if there is none.
+        incarnation: Identifies the present topic among those of its name.
+    """
+    believed = stored is not None and is_believed(judge(stored, incarnation), incarnation)
+    return stored.position if stored is not None and believed else None
 
 
 def plan_start(facts: StartFacts, policy: OffsetPolicy) -> StartAt | StartAtEnd | Stop:
-    """Decide where a claimed partition starts."""
+    """Return the decision where a claimed partition starts, without an operator's request.
+
+    The order of the sources, and examples, are in the module's description. A StartAtEnd names an end of the log, whose
+    offset the caller has to read from a broker.
+    """
     committed = facts.committed
     if (
         facts.previous is not None
@@ -303,10 +359,10 @@ def plan_start(facts: StartFacts, policy: OffsetPolicy) -> StartAt | StartAtEnd 
 
 
 def plan_request(request: OffsetRequest, facts: StartFacts, *, lost_end: bool = False) -> StartAt:
-    """Decide how an operator's request is carried out, or continued after a crash.
+    """Return the start that carries out an operator's request, or continues it after a crash.
 
-    Nothing is delivered before the commit, so the request's chain is empty until then. Planned again after a crash, the
-    request continues in that chain instead of beginning another.
+    The request begins a new chain of landed files. Nothing is delivered before the commit, so the chain is empty until
+    then. Planned again after a crash, the request continues in that chain instead of beginning another.
 
     Args:
         lost_end: True if the log ends below the consumed position. From its end on, the same offsets are other records,
@@ -330,23 +386,29 @@ def plan_request(request: OffsetRequest, facts: StartFacts, *, lost_end: bool = 
 
 
 def left_out(last: int | None, position: int) -> Gap | None:
-    """Return the gap from ``last`` to ``position``, or None if there is none.
+    """Return the gap from ``last`` to ``position``, which a request or a reset leaves out.
 
-    ``last`` is the next offset that would have been delivered.
+    None if ``last`` is unknown (None), or not below ``position``.
+
+    Args:
+        last: Next offset that would have been delivered; None if it is unknown.
+        position: The new position.
     """
     return Gap(last, position, GapReason.RESET) if last is not None and position > last else None
 
 
 def _plan_resume(resume: int, committed: int | None) -> StartAt:
-    if committed is not None and committed > resume:
-        return StartAt(
-            position=committed,
-            committed=committed,
-            reason=StartReason.CONSUMED_ELSEWHERE,
-            gap=Gap(resume, committed, GapReason.CONSUMED_ELSEWHERE),
-        )
-    behind = committed is not None and committed < resume
-    return StartAt(position=resume, committed=committed, reason=StartReason.LANDED, behind=behind)
+    compared = LandedComparison(committed, resume)
+    start = StartAt(
+        position=compared.position,
+        committed=committed,
+        reason=StartReason.LANDED,
+        behind=compared.not_committed is not None,
+    )
+    if compared.not_landed is None:
+        return start
+    gap = Gap(*compared.not_landed, GapReason.CONSUMED_ELSEWHERE)
+    return replace(start, reason=StartReason.CONSUMED_ELSEWHERE, gap=gap)
 
 
 def _plan_missing(facts: StartFacts, policy: OffsetPolicy) -> StartAtEnd | Stop:
@@ -371,14 +433,16 @@ def _plan_missing(facts: StartFacts, policy: OffsetPolicy) -> StartAtEnd | Stop:
 def plan_out_of_range(
     error: OffsetOutOfRange, policy: OffsetPolicy, *, truncation: int = 0
 ) -> Reposition | Stop | TryAgain:
-    """Decide what follows a position that the broker does not hold.
+    """Return the decision after the broker has refused the position as out of range.
+
+    TryAgain if the position is in the log's range after all; Stop or Reposition as the policy says.
 
     Args:
-        error: The position and the log's range, confirmed.
+        error: The position and the log's range, confirmed with ListOffsets.
         policy: The group's settings.
-        truncation: The number of the log's last truncation.
+        truncation: Number of unclean leader elections that have cut the log so far.
     """
-    if in_log(error.offset, LogRange(error.earliest, error.latest)):
+    if not error.replaced and in_log(error.offset, LogRange(error.earliest, error.latest)):
         return TryAgain()
     below = error.offset < error.earliest
     choice = policy.on_below if below else policy.on_above
@@ -391,9 +455,8 @@ def plan_out_of_range(
             )
         case "stop":
             number = truncation + 1
-            return stop_above(
-                LostEnd(number=number, position=error.offset, earliest=error.earliest, latest=error.latest)
-            )
+            lost = LostEnd(number=number, position=error.offset, earliest=error.earliest, latest=error.latest)
+            return stop_above(lost, replaced=error.replaced)
         case "nearest":
             target = error.earliest if below else error.latest
         case "earliest":
@@ -410,23 +473,35 @@ def plan_out_of_range(
     return Reposition(position=target, reason=StartReason.ON_BELOW, gaps=tuple(gaps))
 
 
-def stop_above(lost: LostEnd) -> Stop:
-    """Return the stop for a position above the log's end."""
+def stop_above(lost: LostEnd, *, replaced: bool = False) -> Stop:
+    """Return the stop of a partition whose position is above its log's end.
+
+    The log was truncated, and an operator must decide where delivery continues.
+
+    Args:
+        lost: The position and the log's range.
+        replaced: True if the log has no replicas, so that it is another one, as in ``OffsetOutOfRange.replaced``.
+    """
+    # records of the old log that were delivered, but not landed, may have ended above the new log's end
+    where = "above the log" if lost.position > lost.latest else "of an earlier log than the present one"
     return Stop(
         cause=StopCause.ABOVE_LOG,
-        advice=f"offset {lost.position} is above the log, which was [{lost.earliest}, {lost.latest}) when it was seen "
-        f"({_ABOVE}): say where to go on with {OFFSETS_SET}, or set offsets.on_above. That the log grows beyond the "
+        advice=f"offset {lost.position} is {where}, which was [{lost.earliest}, {lost.latest}) when it was seen "
+        f"({_REPLACED if replaced else _ABOVE}): say where to go on with {OFFSETS_SET}, or set offsets.on_above. "
+        "That the log grows beyond the "
         "offset does not end this: the records there are others",
         lost_end=lost,
     )
 
 
 def wait_above(lost: LostEnd, safe: int) -> Stop:
-    """Return the stop for a position that the log has not reached yet.
+    """Return a stop that ends by itself, as soon as the log's end reaches ``safe``.
+
+    No landed record is beyond the log's end, so no operator has to decide, unlike in :func:`stop_above`.
 
     Args:
-        lost: The log as it was found.
-        safe: The position at which delivery goes on: set by an operator, or acknowledged by the sink.
+        lost: The position that was found above the log, and the log's range at that time.
+        safe: Position at which delivery continues: acknowledged by the sink, or set by an operator ahead of the log.
     """
     return Stop(
         cause=StopCause.ABOVE_LOG,
@@ -436,10 +511,10 @@ def wait_above(lost: LostEnd, safe: int) -> Stop:
 
 
 def plan_lost_end(lost: LostEnd, log: LogRange, on_above: OnOutOfRange) -> Reposition:
-    """Decide where a policy goes on after a stop above the log's end.
+    """Return the position at which delivery continues after a stop above the log's end.
 
-    The log may have grown beyond the old position meanwhile. ``nearest`` is the end as it was found then, limited to
-    the log's present range.
+    The log may have grown beyond the old position meanwhile. With the policy ``nearest`` the position is the end that
+    the log had then, limited to its present range.
     """
     position = log.latest
     if on_above == "earliest":
@@ -450,8 +525,8 @@ def plan_lost_end(lost: LostEnd, log: LogRange, on_above: OnOutOfRange) -> Repos
 
 
 def in_log(position: int, log: LogRange) -> bool:
-    """Return True if a fetch from ``position`` is valid.
+    """Return True if ``position`` is from the log's first offset to its end.
 
-    The log's end is valid: the next record will have that offset.
+    The end is included: the next record will have that offset, so a fetch there is valid.
     """
     return log.earliest <= position <= log.latest

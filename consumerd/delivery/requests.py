@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watches for operators' requests: one per topic with claimed partitions."""
+"""ZooKeeper watches for operators' requests to set positions: one per topic with claimed partitions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from consumerd.model import TopicPartition
@@ -17,10 +17,12 @@ class _Watched:
 
 
 class RequestWatches:
-    """The watches of all claimed partitions.
+    """ZooKeeper watches for operators' requests to set positions of claimed partitions.
 
     Args:
-        changed: Called with a partition of a watched topic when its request may have changed.
+        requests: Reads and watches the requests.
+        changed: Called with a partition that may have a new request. Topics are watched as a whole, so this process may
+            not have claimed the partition.
     """
 
     def __init__(self, requests: OffsetRequests, changed: Callable[[TopicPartition], None]) -> None:
@@ -29,14 +31,14 @@ class RequestWatches:
         self._topics: dict[str, _Watched] = {}
 
     def add(self, partition: TopicPartition) -> None:
-        """Watch for requests of a partition. Idempotent."""
+        """Watch for requests about a partition, which was claimed. Idempotent."""
         watched = self._topics.get(partition.topic)
         if watched is None:
             watched = self._topics[partition.topic] = _Watched(self._requests.watch(partition.topic, self._changed))
         watched.partitions.add(partition)
 
     def remove(self, partition: TopicPartition) -> None:
-        """Stop watching for requests of a partition. Idempotent."""
+        """Stop watching for requests about a partition, which was released. Idempotent."""
         watched = self._topics.get(partition.topic)
         if watched is None:
             return
@@ -44,8 +46,3 @@ class RequestWatches:
         if not watched.partitions:
             del self._topics[partition.topic]
             watched.watch.close()
-
-    @property
-    def topics(self) -> Collection[str]:
-        """The topics that are watched."""
-        return self._topics.keys()

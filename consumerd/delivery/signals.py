@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals from the owner of a pipeline: drain, and check for an operator's request.
+"""Signals to one partition's pipeline: drain, and look for an operator's request.
 
 They can be set at any time. The pipeline checks them between its steps, and they interrupt its waits.
 """
@@ -10,58 +10,57 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from consumerd.aio.timeouts import timeout
+from consumerd.aio.timeouts import timeout, wait_set
 
 _T = TypeVar("_T")
 
 
 class PipelineSignals:
-    """Two signals: drain, which stays set, and a possible request, reset by :meth:`begin_check`."""
+    """Two signals to a partition's pipeline: "drain", and "read the operator's request".
+
+    The first one stays set. The second one, :attr:`may_have_request`, is reset by the pipeline when it reads the
+    request (``consumerd offsets set``).
+    """
 
     def __init__(self) -> None:
         self._draining = asyncio.Event()
         self._signalled = asyncio.Event()
         self._wait: asyncio.Timeout | None = None
-        self._may_have_request = True
+        self.may_have_request = True
+        """True if there may be an operator's request that was not read yet.
+
+        The pipeline clears it before it looks for a request, and sets it again if that failed or has to be repeated.
+        """
 
     @property
     def draining(self) -> bool:
-        """True if the pipeline is to flush and end."""
+        """True if a drain is requested: the pipeline must flush and end."""
         return self._draining.is_set()
 
-    @property
-    def may_have_request(self) -> bool:
-        """True if there may be a request that was not read yet."""
-        return self._may_have_request
-
     def drain(self) -> None:
-        """Make the pipeline flush and end."""
+        """Make the pipeline flush its records and end."""
         self._draining.set()
         self._signal()
 
     def check_requests(self) -> None:
-        """Make the pipeline check for a request."""
-        self._may_have_request = True
+        """Make the pipeline read the operator's request for a position, if there is one."""
+        self.may_have_request = True
         self._signal()
-
-    def begin_check(self) -> None:
-        """Note that the pipeline checks for a request now; :meth:`check_requests` sets the signal again."""
-        self._may_have_request = False
-
-    def repeat_check(self) -> None:
-        """Set the request signal again without waking the pipeline.
-
-        For a check that failed, or that has to be repeated.
-        """
-        self._may_have_request = True
 
     def _signal(self) -> None:
         self._signalled.set()
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """End the present wait of :meth:`bound`, if there is one."""
         if self._wait is not None and not self._wait.expired():
             self._wait.reschedule(asyncio.get_running_loop().time())
 
     async def bound(self, call: Awaitable[_T], seconds: float | None) -> _T | None:
-        """Await ``call``; return None after ``seconds``, or as soon as a signal is set."""
+        """Await ``call`` and return its result, unless time or a signal ends the wait.
+
+        In these cases ``call`` is cancelled, and None is returned. ``seconds`` is the time limit; None for no limit.
+        """
         try:
             async with timeout(seconds) as self._wait:
                 return await call
@@ -71,23 +70,14 @@ class PipelineSignals:
             self._wait = None
 
     async def rest(self, seconds: float) -> bool:
-        """Wait ``seconds``; return True as soon as a drain is requested."""
-        return await _wait_for(self._draining, seconds)
+        """Wait ``seconds``; return True at once when a drain is requested, else False."""
+        return await wait_set(self._draining, seconds)
 
     async def idle(self, seconds: float) -> None:
-        """Wait ``seconds``, or until a signal is set.
+        """Wait ``seconds``; return earlier if one of the two signals is set.
 
-        The request signal ends one wait only.
+        The signal to read a request ends one wait only: later waits last their time, even if it is still set.
         """
-        await _wait_for(self._signalled, seconds)
+        await wait_set(self._signalled, seconds)
         if not self.draining:
             self._signalled.clear()
-
-
-async def _wait_for(event: asyncio.Event, seconds: float) -> bool:
-    try:
-        async with timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True

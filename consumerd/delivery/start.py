@@ -35,8 +35,17 @@ from consumerd.delivery.policy import (
 from consumerd.delivery.ports import FeedSource, PartitionHistory
 from consumerd.errors import ConnectionLost, CorruptMessageError, OffsetOutOfRange, RecordTooLarge
 from consumerd.model import Claim, Gap, GapReason, LogRange, TopicPartition
-from consumerd.offsets.store import LogTruncation, LogTruncations, LostEnd, OffsetRequest, OffsetStore, StoredOffset
-from consumerd.sinks.base import PartitionWriter, RecallingWriter
+from consumerd.offsets.store import (
+    NO_MARK,
+    LogTruncation,
+    LogTruncations,
+    LostEnd,
+    OffsetRequest,
+    OffsetStore,
+    StoredOffset,
+    find_mark,
+)
+from consumerd.sinks.base import PartitionWriter, RecallingWriter, RememberingWriter
 
 _TRAILING_S: Final = 1.0
 """Interval, in seconds, between two reads of a log end that seems too low."""
@@ -56,7 +65,7 @@ _ALL_OURS: Final = frozenset({StartReason.NEW_PARTITION, StartReason.NEW_INCARNA
 class _Situation:
     """A claim, its facts, and the number of the log's last truncation.
 
-    ``pending`` is the truncation that delivery stopped for, until it goes on.
+    ``pending`` is the truncation that delivery stopped for; it is set until delivery continues.
     """
 
     claim: Claim
@@ -78,7 +87,11 @@ class _Situation:
 
 
 class StartFinder:
-    """Reads the facts for a start, and checks whether a stop is over."""
+    """Finds the offset from which a claimed partition is delivered.
+
+    For a stopped partition, three methods tell if the reason of the stop is gone: :meth:`holds` (the broker has the
+    position now), :meth:`moved` and :meth:`moved_from` (another process has committed another position).
+    """
 
     def __init__(
         self,
@@ -106,10 +119,19 @@ class StartFinder:
         earlier: EarlierAttempt | None = None,
         previous: PreviousClaim | None = None,
     ) -> StartAt | Stop:
-        """Decide where to start.
+        """Decide where to start a claimed partition, or that a policy stops it.
 
-        A request decides first, then a reset by a policy (``move``), then the stored positions. A truncation is
-        recorded in ZooKeeper before this returns. Raises CoordinationError, BrokerError, ConnectionLost.
+        An operator's ``request`` decides first, then a reset by a policy (``move``), then the stored positions. If the
+        log was truncated, that is recorded in ZooKeeper before this returns. Raises CoordinationError, BrokerError,
+        ConnectionLost.
+
+        Args:
+            claim: The claim of the partition.
+            writer: The sink's writer, which knows the end of the landed files.
+            request: The operator's request for a position; None without one.
+            move: The position to which a policy moves an out-of-range position; None without a reset.
+            earlier: Progress of an earlier attempt under the same claim; None for the first attempt.
+            previous: Positions that an earlier claim may have committed for an older topic of the same name, or None.
         """
         stored = await self._load(claim.partition)
         known = await self._truncations.find(claim)
@@ -121,14 +143,20 @@ class StartFinder:
         void = isinstance(writer, RecallingWriter) and landed < number
         pending = None if known.lost_end is None or known.lost_end.number <= number else known.lost_end
         resume = None if void else writer.resume_position
-        if pending is not None and not pending.makes_void(stored) and resume is not None and resume > pending.latest:
+        if (
+            pending is not None
+            and not pending.makes_void(stored)
+            and resume is not None
+            and (resume > pending.latest or not self._ranges.logs_are_replicated)
+        ):
             # another member has gone on in the present log, and the chain ends in the log before the truncation
             void, resume = True, None
         facts = StartFacts(
             incarnation=claim.incarnation,
             stored=stored,
             resume=resume,
-            newborn=False,
+            # brokers forget the positions of a deleted topic, so the new one looks like one never consumed
+            newborn=isinstance(writer, RememberingWriter) and writer.has_earlier_topic,
             earlier=earlier,
             previous=previous,
             truncation=truncation,
@@ -178,19 +206,20 @@ class StartFinder:
                 return decided
             return replace(decided, committed=None, truncation=await self._note(situation, decided.position))
         if self._policy.on_above == "stop":
-            return replace(stop_above(pending), refused=situation.facts.committed)
+            stop = stop_above(pending, replaced=not self._ranges.logs_are_replicated)
+            return replace(stop, refused=situation.facts.committed)
         partition = situation.claim.partition
         log = await self._read_range(partition)
         move = plan_lost_end(pending, log, self._policy.on_above)
         return await self._move_below(
-            situation, move, OffsetOutOfRange(partition, pending.position, log.earliest, pending.latest)
+            situation, move, self._explain_end(partition, pending.position, LogRange(log.earliest, pending.latest))
         )
 
     async def _decide(self, situation: _Situation) -> StartAt | Stop:
         claim, facts = situation.claim, situation.facts
         partition, stored, resume = claim.partition, facts.stored, facts.resume
         # looked up only without any position: it costs two reads per partition
-        if stored is None and resume is None:
+        if stored is None and resume is None and not facts.newborn:
             facts = replace(facts, newborn=await self._history.made_after_group(partition))
         decided = plan_start(facts, self._policy)
         if isinstance(decided, StartAtEnd):
@@ -208,21 +237,27 @@ class StartFinder:
     async def _settle_above(self, situation: _Situation, plan: StartAt) -> StartAt | Stop:
         """Decide about a committed position above the log's end.
 
-        This comes before the sink's record moves there, since a chain that claims offsets that do not exist would be
-        believed from then on.
+        This happens before the sink's chain is moved to that position. Otherwise the chain would record offsets that do
+        not exist, and later starts would rely on it.
 
-        If the log still holds the sink's own position, nothing below that is delivered again. It is a truncation all
-        the same: the member that committed may have landed the lost records, in a folder of its own.
+        If the log still holds the sink's own position, nothing below that is delivered again. It is a truncation
+        nevertheless: the member that committed may have landed the lost records, in its own folder.
         """
         partition = situation.claim.partition
         log = await self._read_range(partition)
         if plan.position <= log.latest:
             return plan
-        if plan.position <= await self._read_high_watermark(partition):
+        lost: OffsetOutOfRange | None
+        if not self._ranges.logs_are_replicated:
+            # Final, since the new log may grow beyond the position. Nor would a fetch tell: Kafka 0.7 answers without
+            # an error at any offset of a log to which nothing was written.
+            lost = self._explain_end(partition, plan.position, log)
+        elif plan.position <= await self._read_high_watermark(partition):
             # under read_committed, the readable end does not pass an open transaction; a member that reads uncommitted
             # has committed beyond it. The broker holds the position, and serves it when the transaction has ended
             return replace(plan, stable_end=log.latest)
-        lost = await self._confirm_end_below(partition, plan.position)
+        else:
+            lost = await self._confirm_end_below(partition, plan.position)
         if lost is None:
             return plan
         outcome = plan_out_of_range(lost, self._policy, truncation=situation.number)
@@ -231,9 +266,13 @@ class StartFinder:
         return await self._move_below(situation, outcome, lost) if isinstance(outcome, Reposition) else plan
 
     async def _move_below(self, situation: _Situation, move: Reposition, lost: OffsetOutOfRange) -> StartAt:
-        """Go on below a committed position, after the records landed before the truncation."""
+        """Continue below a committed position that a truncation removed from the log.
+
+        Delivery starts after the records that this sink has landed, so none is delivered twice. But it starts at the
+        position of ``move`` if the log was replaced: then the sink has landed none of the present log.
+        """
         resume, position, gap = situation.facts.resume, move.position, None
-        if resume is not None and resume <= lost.latest:
+        if resume is not None and resume <= lost.latest and not lost.replaced:
             position, gap = max(resume, position), left_out(resume, position)
         begun = await self._begin_again(situation, position, move.reason)
         return replace(begun, gap=gap, out_of_range=lost)
@@ -245,12 +284,21 @@ class StartFinder:
         """
         if await self._reaches(partition, position):
             return False
+        if not self._ranges.logs_are_replicated:
+            return True
         return await self._confirm_end_below(partition, position) is not None
 
     async def _reaches(self, partition: TopicPartition, position: int) -> bool:
         """Return True if the log ends at or above ``position``. Raises BrokerError, ConnectionLost."""
         log = await self._read_range(partition)
-        return position <= log.latest or position <= await self._read_high_watermark(partition)
+        if position <= log.latest or not self._ranges.logs_are_replicated:
+            return position <= log.latest
+        return position <= await self._read_high_watermark(partition)
+
+    def _explain_end(self, partition: TopicPartition, position: int, log: LogRange) -> OffsetOutOfRange:
+        """Return the error of a position above a log's end."""
+        replaced = not self._ranges.logs_are_replicated
+        return OffsetOutOfRange(partition, position, log.earliest, log.latest, replaced=replaced)
 
     async def _confirm_end_below(self, partition: TopicPartition, position: int) -> OffsetOutOfRange | None:
         """Return the error of a fetch at ``position``, or None if the log reaches it.
@@ -305,22 +353,26 @@ class StartFinder:
             number = situation.number  # recorded, but no chain has begun at its position: record the new one instead
         if situation.pending is not None:
             number = max(number, situation.pending.number)
-        voids = 0 if facts.stored is None else facts.stored.mzxid
-        await self._truncations.note(situation.claim, LogTruncation(number=number, position=position, voids=voids))
+        noted = LogTruncation(number=number, position=position, voids=find_mark(facts.stored))
+        await self._truncations.note(situation.claim, noted)
         return number
 
     async def note_lost_end(self, claim: Claim, lost: LostEnd) -> None:
-        """Record in ZooKeeper that a position is void. Raises CoordinationError.
+        """Record in ZooKeeper that a truncation has made the stored position void. Raises CoordinationError.
 
-        If another position was committed meanwhile, that one is valid, and the record concerns the chain only.
+        If another position was committed meanwhile, that one is valid, and only positions of landed files are void.
         """
         stored = await self._load(claim.partition)
         is_void = find_committed(stored, claim.incarnation) == lost.position
-        voids = stored.mzxid if is_void and stored is not None else 0
-        await self._truncations.note_lost_end(claim, replace(lost, voids=voids))
+        await self._truncations.note_lost_end(claim, replace(lost, voids=find_mark(stored) if is_void else NO_MARK))
 
     async def moved(self, claim: Claim, earlier: EarlierAttempt | None) -> bool:
-        """Return True if another process has changed the committed position. Raises CoordinationError."""
+        """Return True if another process has changed the committed position.
+
+        With ``earlier``, that is so if the committed position is neither the one that was committed nor the one that
+        was acknowledged when the last attempt under this claim ended. Without ``earlier`` (the first attempt), any
+        committed position was written by another process. Raises CoordinationError.
+        """
         committed = find_committed(await self._load(claim.partition), claim.incarnation)
         known = (None,) if earlier is None else (earlier.committed, earlier.acknowledged)
         return committed not in known
@@ -330,7 +382,10 @@ class StartFinder:
         return find_committed(await self._load(claim.partition), claim.incarnation) != refused
 
     async def holds(self, partition: TopicPartition, position: int) -> bool:
-        """Return True if the broker holds ``position``. Raises BrokerError, ConnectionLost."""
+        """Return True if the log holds ``position``, so that it can be fetched.
+
+        The log end is included. Raises BrokerError, ConnectionLost.
+        """
         log = await self._read_range(partition)
         return in_log(position, log) or log.latest < position <= await self._read_high_watermark(partition)
 

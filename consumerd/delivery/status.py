@@ -10,30 +10,33 @@ from consumerd.model import SessionEpoch, TopicPartition
 
 
 class DeliveryState(enum.StrEnum):
-    """The state of a partition's pipeline."""
+    """State of a partition's delivery: starting, running, paused, failing, stopped and so on."""
 
     STARTING = "starting"
-    """Looking up its start, or waiting for the partition's previous pipeline to end."""
+    """The start position is looked up, or the previous claim's pipeline has not ended yet."""
     RUNNING = "running"
     PAUSED = "paused"
     """ZooKeeper does not respond; the position is kept."""
     FAILING = "failing"
     """A failure that may pass; it is retried."""
     STOPPED = "stopped"
-    """A policy stopped it until an operator acts; the daemon stays ready."""
+    """A policy has stopped the partition until an operator acts; the daemon stays ready."""
     DRAINING = "draining"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
-    """The current status of one partition.
+    """Current status of one partition.
 
     Args:
-        reason: Set while it is stopped or failing.
-        since: Start of the present state, on the clock that was passed in, in seconds.
+        sink: Name of the partition's sink.
+        epoch: ZooKeeper session of the claim.
+        reason: Set while the partition is stopped or failing, else None.
+        since: Start of the present state, in seconds of the event loop's clock.
         position: The next offset to be delivered. All positions are None before the start is known.
-        lag: Records up to the log end: an upper bound under compaction, and None if unknown.
-        oldest_ms: Timestamp of the oldest unacknowledged record (see ``client.record_age``).
+        high_watermark: As the feed has recently reported it, else None.
+        lag: Number of offsets up to the log end; None if unknown. Under compaction, fewer records.
+        oldest_ms: Timestamp of the oldest unacknowledged record, in ms since the Unix epoch; None if unknown.
     """
 
     partition: TopicPartition

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Membership: agrees through ZooKeeper with all members on the partitions of this process.
+"""Membership in a consumer group that ZooKeeper coordinates, as Java's high-level consumer has it.
 
-Pure modules plan (``identity``, ``java_regex``, ``subscription``, ``assignors``, ``plan``, ``explain``) and decide
-(``machine``); ``registry`` and ``owners`` read and write ZooKeeper; ``rebalancer`` connects them, and reports to a
-:class:`~consumerd.group.listener.PartitionListener`.
+All members register in ZooKeeper, compute the same assignment, and claim their partitions there. The subpackage
+``classic`` has the membership that a broker coordinates.
+
+``machine``      state machine of a member, with ``partitions``, ``inspections``, ``events``, ``transitions``; pure.
+``plan``         assignments, with ``identity``, ``subscription``, ``java_regex``, ``assignors``, ``explain``; pure.
+``registry``     reads and writes registrations in ZooKeeper; ``owners`` the owners of partitions.
+``rebalancer``   connects all of them, and reports to a :class:`~consumerd.group.listener.PartitionListener`.
 """

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Java consumer's own assignments, computed here bit for bit.
 
-Pure. Every member computes the assignment for itself from the same registry. One that computes another assignment
-claims partitions of its peers, or waits for them for ever. Sources: ``PartitionAssignor.scala`` of 0.8.2 to 1.1,
+Pure. Every member computes the assignment for itself from the same registry. A member that computes another
+assignment claims partitions of other members, or waits for partitions for ever.
+
+Sources: ``PartitionAssignor.scala`` of 0.8.2 to 1.1,
 ``ZkUtils.scala`` (``getConsumersPerTopic``), ``CoreUtils.circularIterator``; ``TopicAndPartition.toString``, which is
 ``[t,p]`` through 0.11 and ``t-p`` from 1.0 (KAFKA-5822), so members before and after compute different round robins.
 
@@ -28,6 +30,7 @@ from typing import Final
 
 from consumerd.group.identity import thread_ids
 from consumerd.model import ConsumerId, PartitionKey, Partitions, ThreadId, TopicPartition
+from consumerd.wire.checksum import java_hash
 
 
 class Strategy(enum.Enum):
@@ -42,7 +45,7 @@ class Strategy(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A member of the group with its streams by topic, lists resolved to topics."""
+    """A member of the group, with the number of its streams (threads) for each topic."""
 
     consumer: ConsumerId
     streams: Mapping[str, int]
@@ -52,16 +55,24 @@ Assignment = Mapping[TopicPartition, ThreadId]
 
 
 def assign(strategy: Strategy, members: Iterable[Member], partitions: Partitions) -> Assignment:
-    """Return the thread that consumes each partition; topics without subscribers are left out."""
+    """Return the thread that consumes each partition; topics without subscribers are left out.
+
+    Args:
+        members: All members of the group, with their topics and streams.
+        partitions: The partitions of each topic, by topic name.
+    """
     return _ASSIGNORS[strategy](threads_by_topic(members, partitions), partitions)
 
 
 def threads_by_topic(
     members: Iterable[Member], topics: Container[str] | None = None
 ) -> Mapping[str, tuple[ThreadId, ...]]:
-    """Return the threads that subscribe to each topic, in Java's order.
+    """Return the threads that subscribe to each topic, sorted as Java sorts strings.
 
-    ``topics`` restricts the result to these topics.
+    The order is that of UTF-16 code units, so ``c-10`` comes before ``c-2``.
+
+    Args:
+        topics: Restricts the result to these topics; None for all.
     """
     found: dict[str, list[ThreadId]] = {}
     for member in members:
@@ -72,7 +83,10 @@ def threads_by_topic(
 
 
 def assign_range(threads: Mapping[str, Sequence[ThreadId]], partitions: Partitions) -> Assignment:
-    """Assign contiguous chunks of each topic's partitions, extras to the first threads."""
+    """Assign contiguous chunks of each topic's partitions; the first threads get one more.
+
+    Example: a topic with 5 partitions and the threads a, b. a gets 0, 1, 2, and b gets 3, 4.
+    """
     assignment: dict[TopicPartition, ThreadId] = {}
     for topic, subscribed in threads.items():
         keys = sorted(partitions.get(topic, ()))
@@ -85,32 +99,32 @@ def assign_range(threads: Mapping[str, Sequence[ThreadId]], partitions: Partitio
 
 
 def assign_roundrobin_0_8(threads: Mapping[str, Sequence[ThreadId]], partitions: Partitions) -> Assignment:
-    """Deal partitions to threads in turn, in the order of the hash code of ``[t,p]``."""
+    """Assign partitions to threads in turn, in the order of the hash code of ``[t,p]``.
+
+    The hash code is that of Java's strings, compared as a signed number. Java members through 0.11 compute this order.
+    """
     return _deal(threads, partitions, lambda topic, key: f"[{topic},{key}]")
 
 
 def assign_roundrobin_1_0(threads: Mapping[str, Sequence[ThreadId]], partitions: Partitions) -> Assignment:
-    """Deal partitions to threads in turn, in the order of the hash code of ``t-p``."""
+    """Assign partitions to threads in turn, in the order of the hash code of ``t-p``.
+
+    The hash code is that of Java's strings, compared as a signed number. Java members from 1.0 on compute this order.
+    """
     return _deal(threads, partitions, lambda topic, key: f"{topic}-{key}")
 
 
 def find_objection(members: Iterable[Member]) -> str | None:
-    """Return why members of 0.8.2 to 0.10.1 refuse ``roundrobin`` here, or None."""
+    """Return the reason why members of 0.8.2 to 0.10.1 refuse ``roundrobin``, or None.
+
+    They refuse it if members differ in their topics or numbers of streams (KAFKA-2434).
+    """
     threads = threads_by_topic(members)
     distinct = sorted(threads.items())
     for (topic, subscribed), (other, others) in itertools.pairwise(distinct):
         if set(subscribed) != set(others):
             return f"topics {topic!r} and {other!r} do not have the same members with the same number of streams"
     return None
-
-
-def java_hash(text: str) -> int:
-    """Compute ``String.hashCode``: of UTF-16 code units, as a signed number of 32 bits."""
-    value = 0
-    data = text.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(data), 2):
-        value = (31 * value + (data[at] << 8 | data[at + 1])) & 0xFFFFFFFF
-    return value - (1 << 32) if value >> 31 else value
 
 
 def java_order(text: str) -> bytes:

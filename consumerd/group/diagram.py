@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Renders ``docs/group-machine.md`` from the tables.
+"""Generator of ``docs/group-machine.md``: the states of members and partitions, from their tables.
 
-Run as ``python -m consumerd.group.diagram > docs/group-machine.md``. Pure but for the last line. A test compares the
-file with what this renders.
+Run as ``python -m consumerd.group.diagram > docs/group-machine.md``. Pure but for the last line, which prints. A test
+compares the file with the generated text.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import enum
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Mapping
-from typing import TypeVar
+from types import ModuleType
+from typing import Final, TypeVar
 
 from consumerd.group import transitions
 from consumerd.group.transitions import (
@@ -28,43 +30,58 @@ from consumerd.group.transitions import (
 S = TypeVar("S", bound=enum.Enum)
 T = TypeVar("T", bound=enum.Enum)
 
+_COLUMNS: Final = 120
 _HEADING = """# How a member takes part in a group
+
+For contributors who change `consumerd/group`, and for engineers who read its log. With this page you can follow each
+state of a member and of a partition, and what moves it to the next.
 
 Generated from `consumerd/group/transitions.py` by `python -m consumerd.group.diagram`; do not edit.
 """
 
 
 def render() -> str:
-    """Return the document."""
-    theory = inspect.cleandoc(transitions.__doc__ or "").split("\n\n", maxsplit=1)[1]
+    """Return the Markdown document about the states of members and partitions."""
     return "\n".join(
         [
             _HEADING,
-            _as_markdown(theory),
+            find_theory(transitions),
             "",
             "## A member",
             "",
-            *_draw(MEMBER_TRANSITIONS, MemberState.DETACHED, MemberState.STOPPED),
+            *draw_table(MEMBER_TRANSITIONS, MemberState.DETACHED, MemberState.STOPPED),
             "",
-            *_list(MemberState),
+            *list_names(transitions, MemberState),
             "",
             "## A partition",
             "",
-            *_draw(PARTITION_TRANSITIONS, PartitionState.ABSENT, None),
+            *draw_table(PARTITION_TRANSITIONS, PartitionState.ABSENT, None),
             "",
-            *_list(PartitionState),
+            *list_names(transitions, PartitionState),
             "",
             "## What moves them",
             "",
-            *_list(MemberTrigger, all_of_them=False),
-            *_list(PartitionTrigger, all_of_them=False),
+            *list_names(transitions, MemberTrigger, all_of_them=False),
+            *list_names(transitions, PartitionTrigger, all_of_them=False),
             "",
         ]
     )
 
 
-def _draw(table: Mapping[tuple[S, T], S], first: S, last: S | None) -> list[str]:
-    """Draw one table; transitions between the same two states share an arrow."""
+def find_theory(module: ModuleType) -> str:
+    """Return the docstring of a module with transition tables, without its first line."""
+    return _as_markdown(inspect.cleandoc(module.__doc__ or "").split("\n\n", maxsplit=1)[1])
+
+
+def draw_table(table: Mapping[tuple[S, T], S], first: S, last: S | None) -> list[str]:
+    """Return the lines of a Mermaid state diagram of one transition table.
+
+    Transitions between the same two states share an arrow.
+
+    Args:
+        first: The initial state.
+        last: The final state; None if there is none.
+    """
     arrows: dict[tuple[S, S], list[T]] = {}
     for (before, trigger), after in table.items():
         arrows.setdefault((before, after), []).append(trigger)
@@ -78,14 +95,14 @@ def _draw(table: Mapping[tuple[S, T], S], first: S, last: S | None) -> list[str]
     return [*lines, "```"]
 
 
-def _list(kind: type[enum.Enum], *, all_of_them: bool = True) -> list[str]:
-    """List an enumeration's members, each with the docstring below it in the source.
+def list_names(module: ModuleType, kind: type[enum.Enum], *, all_of_them: bool = True) -> list[str]:
+    """Return Markdown list items of an enumeration's members, with their docstrings in the source.
 
     Without ``all_of_them``, members without a docstring are left out.
     """
     (body,) = (
         node.body
-        for node in ast.parse(inspect.getsource(transitions)).body
+        for node in ast.parse(inspect.getsource(module)).body
         if isinstance(node, ast.ClassDef) and node.name == kind.__name__
     )
     said: dict[str, str] = {}
@@ -98,7 +115,8 @@ def _list(kind: type[enum.Enum], *, all_of_them: bool = True) -> list[str]:
                 said[name] = f": {' '.join(_as_markdown(text).split())}"
             case _:
                 pass
-    return [f"- `{member.name}`{said.get(member.name, '')}" for member in kind if all_of_them or member.name in said]
+    shown = [member.name for member in kind if all_of_them or member.name in said]
+    return [textwrap.fill(f"- `{name}`{said.get(name, '')}", _COLUMNS, subsequent_indent="  ") for name in shown]
 
 
 def _as_markdown(text: str) -> str:

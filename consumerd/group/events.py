@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events that the machine handles, and effects that it asks for: plain values.
+"""Events for the state machine of a ZooKeeper-coordinated member, and effects that it requests.
 
-Pure. An effect with an outcome carries a ``serial``, and the event that reports the outcome repeats it. The machine
-ignores a serial that was answered already, or that belongs to an ended session, so late and repeated events change
-nothing.
+Plain values. If an effect has an outcome, such as the result of a write, it has a ``serial`` number, and the event that
+reports the outcome repeats the number. The machine ignores events whose number was reported already, or belongs to an
+ended ZooKeeper session.
+
+Terms: a *view* is the content of the group's nodes in ZooKeeper at one moment. A partition is *granted* to a member by
+the assignment that follows from a view. An *owner node*, ``/consumers/G/owners/T/P``, names the present owner.
 """
 
 from __future__ import annotations
@@ -21,7 +24,11 @@ from consumerd.zk.port import LeasePhase
 
 @dataclass(frozen=True, slots=True)
 class SessionChanged:
-    """The session's epoch or lease phase changed to these."""
+    """Event: the ZooKeeper session is a new one, or its lease has another phase.
+
+    ``epoch`` counts the sessions of this process, from 1. A lease phase such as FRESH tells how old the last answer of
+    ZooKeeper is.
+    """
 
     epoch: SessionEpoch
     phase: LeasePhase
@@ -29,7 +36,10 @@ class SessionChanged:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """Our node under ``ids`` exists, with this id."""
+    """Event: the member's own node ``/consumers/G/ids/<consumer>`` exists.
+
+    ``serial`` is the number of the :class:`Register` effect that asked for the node.
+    """
 
     serial: int
     consumer: ConsumerId
@@ -37,23 +47,30 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class RegisterFailed:
-    """Our node could not be created; it is to be tried again."""
+    """Event: the member's own node below ``/consumers/G/ids`` could not be created; the machine retries it.
+
+    ``serial`` is the number of the :class:`Register` effect that asked for the node.
+    """
 
     serial: int
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Something that views are read from changed; ``cause`` names it in a few words."""
+    """Event: members, topics or subscriptions of the group have changed; ``cause`` names the change."""
 
     cause: str
 
 
 @dataclass(frozen=True, slots=True)
 class ViewRead:
-    """A view of the group was read.
+    """Event: the members and topics of the group were read from ZooKeeper.
 
-    ``grants`` are the partitions that it gives to us; ``listed`` is true if it has our node under ``ids``.
+    Attributes:
+        serial: the number of the :class:`Read` effect that asked for them.
+        grants: the partitions that the new assignment gives to this member.
+        stamp: the versions of the nodes that were read.
+        listed: True if the member's own node was among the nodes below ``/consumers/G/ids``.
     """
 
     serial: int
@@ -64,14 +81,22 @@ class ViewRead:
 
 @dataclass(frozen=True, slots=True)
 class ReadFailed:
-    """A view could not be read."""
+    """Event: the members and topics of the group could not be read.
+
+    ``serial`` is the number of the :class:`Read` effect that asked for them.
+    """
 
     serial: int
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The outcome of a check of the view; an unreadable one counts as changed."""
+    """Event: the group's nodes were compared with those last read.
+
+    Attributes:
+        serial: the number of the :class:`Verify` effect that asked for the comparison.
+        unchanged: True if no node has changed; False if one has, or if the nodes cannot be read.
+    """
 
     serial: int
     unchanged: bool
@@ -79,19 +104,19 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """The owner node is ours."""
+    """Outcome of a claim: this member has created the partition's owner node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The owner node is another member's."""
+    """Outcome of a claim: the partition's owner node exists, and belongs to another member."""
 
     holder: Holder
 
 
 @dataclass(frozen=True, slots=True)
 class Occupied:
-    """The owner node exists, and its holder was not read.
+    """Outcome of a claim: the partition's owner node exists, and its owner was not read.
 
     In a handover most such nodes are deleted within a second.
     """
@@ -99,12 +124,15 @@ class Occupied:
 
 @dataclass(frozen=True, slots=True)
 class NotSent:
-    """Nothing was created, for a reason unrelated to the partition, such as a lost connection."""
+    """Outcome of a claim: no owner node was created, because ZooKeeper was not reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The owner node may or may not have been created."""
+    """Outcome of a claim: ZooKeeper's answer was lost.
+
+    The owner node may have been created or not.
+    """
 
 
 ClaimOutcome = Created | Taken | Occupied | NotSent | Unknown
@@ -112,7 +140,10 @@ ClaimOutcome = Created | Taken | Occupied | NotSent | Unknown
 
 @dataclass(frozen=True, slots=True)
 class ClaimsEnded:
-    """The outcomes of a batch of claims."""
+    """Event: the outcome of each claim of a :class:`ClaimPartitions` effect.
+
+    ``serial`` is the number of that effect.
+    """
 
     serial: int
     outcomes: Mapping[TopicPartition, ClaimOutcome]
@@ -120,7 +151,11 @@ class ClaimsEnded:
 
 @dataclass(frozen=True, slots=True)
 class ReleasesEnded:
-    """The partitions of a batch that are certainly released; others are tried again."""
+    """Event: the partitions of a :class:`Release` effect whose owner nodes are certainly deleted.
+
+    ``serial`` is the number of that effect. The machine releases again the partitions of the effect that are not in
+    ``released``.
+    """
 
     serial: int
     released: frozenset[TopicPartition]
@@ -128,7 +163,12 @@ class ReleasesEnded:
 
 @dataclass(frozen=True, slots=True)
 class RethreadsEnded:
-    """The owner nodes of a batch that hold their new thread now."""
+    """Event: the owner nodes of a :class:`Rethread` effect that now name the new thread.
+
+    Attributes:
+        serial: the number of that effect.
+        written: the thread in each node that was certainly written; the machine writes the other nodes again.
+    """
 
     serial: int
     written: Mapping[TopicPartition, ThreadId]
@@ -136,32 +176,43 @@ class RethreadsEnded:
 
 @dataclass(frozen=True, slots=True)
 class DrainEnded:
-    """The listener will publish and commit nothing more for a batch."""
+    """Event: delivery has drained the partitions of the :class:`Drain` effect with this serial.
+
+    Delivery publishes and commits nothing more for these partitions.
+    """
 
     serial: int
 
 
 @dataclass(frozen=True, slots=True)
 class DropEnded:
-    """The listener has dropped a batch."""
+    """Event: delivery has discarded the partitions of the :class:`Drop` effect with this serial."""
 
     serial: int
 
 
 @dataclass(frozen=True, slots=True)
 class OwnersChanged:
-    """Owner nodes appeared or disappeared in a topic; None stands for any of our topics."""
+    """Event: owner nodes of ``topic`` have appeared or disappeared in ZooKeeper.
+
+    If ``topic`` is None, the owner nodes of any of the member's topics may have.
+    """
 
     topic: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """The holders that an inspection found; None means that there is no owner node.
+    """Event: owner nodes were read.
 
-    The nodes in ``there`` exist, but their holders were not read. Those in ``doubtful`` may have been re-created since
-    they were last read. A partition that could not be read is in neither ``nodes`` nor ``there``. ``session_id`` is the
-    session that read them.
+    A partition whose node could not be read is in none of ``nodes``, ``there`` and ``doubtful``.
+
+    Attributes:
+        serial: the number of the :class:`Inspect` effect that asked for the read.
+        nodes: the holder by partition; None if there is no owner node.
+        session_id: the ZooKeeper session that read the nodes.
+        there: partitions with an owner node whose holder was not read.
+        doubtful: partitions whose owner node may have been deleted and created again since it was last read.
     """
 
     serial: int
@@ -173,7 +224,7 @@ class Inspected:
 
 @dataclass(frozen=True, slots=True)
 class Disowned:
-    """The delivery of a partition found out that its claim is not valid any more."""
+    """Event: delivery has reported that its claim of ``partition`` is no longer valid, for ``reason``."""
 
     partition: TopicPartition
     reason: str
@@ -181,26 +232,33 @@ class Disowned:
 
 @dataclass(frozen=True, slots=True)
 class StraysFound:
-    """Owner nodes of our session that no record explains: their claims' outcomes never became known."""
+    """Event: this session has owner nodes that the machine does not know.
+
+    The member created the nodes, and the answers of ZooKeeper were lost. ``partitions`` has the thread that each node
+    names.
+    """
 
     partitions: Mapping[TopicPartition, ThreadId]
 
 
 @dataclass(frozen=True, slots=True)
 class Unregistered:
-    """Our node under ``ids`` is gone, or will go with the session."""
+    """Event: the member's own node below ``/consumers/G/ids`` is deleted, or will end with the session.
+
+    ``serial`` is the number of the :class:`Unregister` effect that asked for the deletion.
+    """
 
     serial: int
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveRequested:
-    """Drain and release everything, and leave the group."""
+    """Event: the member is to drain and release all partitions, and leave the group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passed."""
+    """Event: the time of the machine's ``deadline`` has come."""
 
 
 Event = (
@@ -230,7 +288,10 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """Create our node under ``ids`` in this epoch."""
+    """Effect: create the member's node below ``/consumers/G/ids``, in the ZooKeeper session of ``epoch``.
+
+    The outcome is :class:`Registered` or :class:`RegisterFailed`, with the number ``serial``.
+    """
 
     serial: int
     epoch: SessionEpoch
@@ -238,7 +299,11 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read a view of the group."""
+    """Effect: read the members and topics of the group from ZooKeeper.
+
+    The outcome is :class:`ViewRead` or :class:`ReadFailed`, with the number ``serial``. ``consumer`` is this member's
+    id, and ``epoch`` its session.
+    """
 
     serial: int
     epoch: SessionEpoch
@@ -247,9 +312,14 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """Check that what ``stamp`` was read from has not changed, for these partitions.
+    """Effect: check that the group's nodes are still those of ``stamp``.
 
-    ``reconcile`` asks for the periodic check, which covers other topics too.
+    Attributes:
+        serial: the number that the outcome, :class:`Verified`, repeats.
+        stamp: the versions of the nodes when they were last read.
+        partitions: with the ``range`` assignor, only the topics of these partitions are checked.
+        reconcile: True for the periodic check instead: each time some of all topics, in turn, and at times the owners
+            of partitions.
     """
 
     serial: int
@@ -260,9 +330,14 @@ class Verify:
 
 @dataclass(frozen=True, slots=True)
 class ClaimPartitions:
-    """Create owner nodes. For those in ``first``, a conflicting node need not be read.
+    """Effect: create the owner nodes of partitions that are granted to this member.
 
-    They were not tried before, and in a handover the previous owner's nodes go by themselves.
+    Attributes:
+        serial: the number that the outcome, :class:`ClaimsEnded`, repeats.
+        epoch: the ZooKeeper session in which the nodes are created.
+        grants: the partitions, each with the thread that the node names.
+        first: those of the partitions that are claimed for the first time. If such a partition has an owner node
+            already, its holder is not read, because in a handover the previous owner deletes the node soon.
     """
 
     serial: int
@@ -273,7 +348,10 @@ class ClaimPartitions:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Delete our owner nodes."""
+    """Effect: delete this member's owner nodes of these partitions, in the session of ``epoch``.
+
+    The outcome is :class:`ReleasesEnded`, with the number ``serial``.
+    """
 
     serial: int
     epoch: SessionEpoch
@@ -282,7 +360,10 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Rethread:
-    """Write another of our threads into owner nodes that stay ours."""
+    """Effect: write another of this member's threads into owner nodes that this member already has.
+
+    The outcome is :class:`RethreadsEnded`, with the number ``serial``.
+    """
 
     serial: int
     epoch: SessionEpoch
@@ -291,7 +372,10 @@ class Rethread:
 
 @dataclass(frozen=True, slots=True)
 class StartPartitions:
-    """Give claimed partitions to the listener."""
+    """Effect: give claims of these partitions to delivery, which starts to deliver them.
+
+    ``epoch`` is the ZooKeeper session of the owner nodes.
+    """
 
     epoch: SessionEpoch
     grants: Mapping[TopicPartition, Grant]
@@ -299,7 +383,10 @@ class StartPartitions:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Let the listener flush and commit, within ``deadline_s`` seconds."""
+    """Effect: let delivery flush and commit these partitions, within ``deadline_s`` seconds.
+
+    The outcome is :class:`DrainEnded`, with the number ``serial``.
+    """
 
     serial: int
     partitions: frozenset[TopicPartition]
@@ -308,7 +395,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """Invalidate the claims of these partitions, before anything else happens."""
+    """Effect: invalidate the claims of these partitions; carried out before all other effects."""
 
     partitions: frozenset[TopicPartition]
     reason: str
@@ -316,7 +403,10 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Let the listener discard lost partitions."""
+    """Effect: let delivery discard the unflushed records of partitions that are lost for ``reason``.
+
+    The outcome is :class:`DropEnded`, with the number ``serial``.
+    """
 
     serial: int
     partitions: frozenset[TopicPartition]
@@ -325,21 +415,21 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """Make all claims unusable until each is proved again."""
+    """Effect: make all claims unusable until their owner nodes were read again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Make these claims usable again: their owner nodes were read and are ours."""
+    """Effect: make these claims usable again; their owner nodes were read and are this member's."""
 
     partitions: frozenset[TopicPartition]
 
 
 class Look(enum.IntEnum):
-    """The thoroughness of an inspection of owner nodes."""
+    """Thoroughness of reading owner nodes: names only, or also the content of some."""
 
     NAMES = 0
-    """Find which nodes exist: one read per topic of any size."""
+    """Only find which owner nodes exist, with one read for each topic."""
     REMADE = 1
     """Also read the holders of nodes that may have been re-created since they were last read."""
     PROOF = 2
@@ -348,7 +438,10 @@ class Look(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Inspect:
-    """Inspect the owner nodes of these partitions."""
+    """Effect: read the owner nodes of these partitions, as thoroughly as ``look`` says.
+
+    The outcome is :class:`Inspected`, with the number ``serial``.
+    """
 
     serial: int
     epoch: SessionEpoch
@@ -358,7 +451,11 @@ class Inspect:
 
 @dataclass(frozen=True, slots=True)
 class Unregister:
-    """Delete our node under ``ids``."""
+    """Effect: delete the member's own node below ``/consumers/G/ids``.
+
+    The outcome is :class:`Unregistered`, with the number ``serial``. ``consumer`` is the member's id, and ``epoch`` its
+    session.
+    """
 
     serial: int
     epoch: SessionEpoch
@@ -367,7 +464,14 @@ class Unregister:
 
 @dataclass(frozen=True, slots=True)
 class ReportConflict:
-    """A partition granted to us is another member's; ``starved`` once its retries are used up."""
+    """Effect: log that a partition granted to this member is owned by another one.
+
+    Attributes:
+        holder: the owner, as its node names it.
+        attempts: number of attempts to claim the partition so far.
+        starved: True for the one attempt that uses up the configured retries. The member goes on trying to claim the
+            partition.
+    """
 
     partition: TopicPartition
     holder: Holder
@@ -377,7 +481,7 @@ class ReportConflict:
 
 @dataclass(frozen=True, slots=True)
 class ReportRebalance:
-    """Report that a rebalance is over."""
+    """Effect: report that a rebalance is over, to logs and metrics."""
 
     rebalance: Rebalance
 
@@ -404,7 +508,16 @@ Effect = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebalance:
-    """One rebalance of this member; ``phases`` are seconds by name, of those that took place."""
+    """One rebalance of this member, for logs and metrics.
+
+    Attributes:
+        causes: its reasons in words, in order of their first occurrence.
+        seconds: its duration.
+        phases: the seconds of each phase that took place (settle, snapshot, drain, release, claim).
+        gained: number of partitions that this member has started.
+        lost: number of partitions that it has given up or lost.
+        stayed: number of partitions that it owned throughout.
+    """
 
     causes: tuple[str, ...]
     seconds: float

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Previews of rebalances, for operators who plan one.
-
-Pure.
-"""
+"""Previews of rebalances, for operators who plan to add or remove members. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from consumerd.group.assignors import Assignment, Strategy
@@ -19,7 +16,10 @@ from consumerd.model import ConsumerId, ThreadId, TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A partition that changes owners; None stands for no owner."""
+    """A partition whose owner would change: its thread before and after.
+
+    A thread is None where the partition has no owner.
+    """
 
     partition: TopicPartition
     before: ThreadId | None
@@ -28,16 +28,18 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """The assignment now and after a change, with the partitions that move between members.
+    """A preview of a rebalance: two assignments, and their differences.
 
-    Partitions that move between threads of one member are not in ``moves``.
+    Attributes:
+        now: the assignment of the present members.
+        then: the assignment after members have joined or left.
+        moves: partitions that would go from one member to another. A change of the thread within a member is no move.
+        disagreements: reasons why members may not agree on the new assignment, such as different topics.
     """
 
     now: Assignment
     then: Assignment
     moves: tuple[Move, ...]
-    counts: Mapping[ConsumerId, int]
-    """Number of partitions per member after the change, including members with none."""
     disagreements: tuple[Disagreement, ...]
 
 
@@ -49,9 +51,10 @@ def plan_explanation(
     leaving: Sequence[ConsumerId] = (),
     subscription: Subscription | None = None,
 ) -> Explanation:
-    """Compute the assignment after members joined with ``subscription``, or left.
+    """Return a preview of the assignment after members join or leave.
 
-    A member's partitions depend on the sort order of its id, so ``joining`` must have the ids that will be used.
+    Members in ``joining`` get ``subscription``. A member's partitions depend on the sort order of its id, so
+    ``joining`` must have the ids that will be used.
     """
     members = [member for member in snapshot.members if member.consumer not in leaving]
     if joining:
@@ -61,9 +64,6 @@ def plan_explanation(
         members += [MemberView(consumer=name, session_id=0, registration=registration) for name in joining]
     changed = GroupSnapshot(stamp=snapshot.stamp, members=tuple(members), topics=snapshot.topics, names=snapshot.names)
     now, then = plan_assignment(snapshot, strategy), plan_assignment(changed, strategy)
-    counts = {member.consumer: 0 for member in sorted(members, key=lambda one: one.consumer)}
-    for thread in then.values():
-        counts[consumer_of(thread)] += 1
     return Explanation(
         now=now,
         then=then,
@@ -72,7 +72,6 @@ def plan_explanation(
             for partition in sorted(now.keys() | then.keys())
             if _find_consumer(now.get(partition)) != _find_consumer(then.get(partition))
         ),
-        counts=counts,
         disagreements=plan_disagreements(changed, strategy),
     )
 
@@ -80,14 +79,15 @@ def plan_explanation(
 def lint_patience(
     *, retries: int, backoff_ms: int, session_timeout_ms: int, settings: RebalanceSettings
 ) -> tuple[str, ...]:
-    """Return the problems of a Java member's ``rebalance.*`` settings.
+    """Return the problems of a Java member's ``rebalance.*`` settings, one text each.
 
-    A Java member tries ``retries`` times, ``backoff_ms`` apart, and then owns nothing until the next change. Its last
-    try is ``(retries - 1) * backoff_ms`` after its first.
+    A Java member tries ``retries`` times to claim its partitions, ``backoff_ms`` apart, and then owns nothing until the
+    next change of the group. Its last try is ``(retries - 1) * backoff_ms`` after its first. A handover of this group
+    must be over by then.
 
     Args:
-        session_timeout_ms: The session timeout of the group's members.
-        settings: Our own rebalance settings.
+        session_timeout_ms: The ZooKeeper session timeout of the group's members.
+        settings: Rebalance settings of the group's consumerd members.
     """
     patience_ms = max(0, retries - 1) * backoff_ms
     found = []

@@ -20,13 +20,15 @@ from consumerd.errors import ConfigError
 from consumerd.model import LONGEST_TOPIC, ConsumerId, ThreadId, find_topic_fault
 
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
+_GENERATED: Final = re.compile(r"(?P<host>.+)-[0-9]{13}-[0-9a-f]{1,8}")
+"""``<host>-<ms>-<8 hex>``; Java writes the last part without leading zeros."""
 
 
 def validate_name(key: str, value: str) -> str:
     """Return ``value`` if it is a legal group or client id.
 
-    Java also accepts an empty one and ``.``, but ZooKeeper then refuses the path, so both are refused here. Raises
-    ConfigError that names ``key``.
+    Java also accepts an empty id and ``.``, but ZooKeeper then refuses the path, so both are refused here. Raises
+    ConfigError that names the setting ``key``.
     """
     if not _LEGAL.fullmatch(value) or value in {".", ".."}:
         raise ConfigError(f"{key}: {value!r} is not a legal id; use ASCII letters, digits, '.', '_' and '-' only")
@@ -34,7 +36,10 @@ def validate_name(key: str, value: str) -> str:
 
 
 def validate_topic(key: str, value: str) -> str:
-    """Return ``value`` if it is a legal topic name. Raises ConfigError that names ``key``."""
+    """Return ``value`` if it is a legal topic name.
+
+    Raises ConfigError that names the setting ``key``.
+    """
     if find_topic_fault(value):
         raise ConfigError(
             f"{key}: {value!r} is not a legal topic; use up to {LONGEST_TOPIC} ASCII letters, digits, '.', '_' "
@@ -44,18 +49,33 @@ def validate_topic(key: str, value: str) -> str:
 
 
 def thread_ids(consumer: ConsumerId, streams: int) -> tuple[ThreadId, ...]:
-    """Return the ids of a member's threads by number, which differs from the assignors' order."""
+    """Return the ids of a member's threads: ``<consumer>-0``, ``<consumer>-1`` and so on.
+
+    The order is numeric; assignors sort the ids as text instead.
+    """
     return tuple(ThreadId(f"{consumer}-{number}") for number in range(streams))
 
 
 def consumer_of(thread: ThreadId) -> ConsumerId:
-    """Return the member of a thread: the id without the last hyphen and number."""
+    """Return the id of the member that has a thread: ``G_host-1`` for ``G_host-1-0``."""
     return ConsumerId(thread.rpartition("-")[0])
+
+
+def find_host(group: str, consumer: ConsumerId) -> str | None:
+    """Return the host in a member id that was generated from one.
+
+    None for an id made from a configured ``consumer.id``.
+    """
+    found = _GENERATED.fullmatch(consumer.removeprefix(f"{group}_"))
+    return None if found is None else found["host"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberIdentity:
-    """The group and name of a process; ``consumer_id`` is the configured one, if any."""
+    """The group of a process and the source of its member ids.
+
+    ``consumer_id`` is the configured id; None to generate one for each session.
+    """
 
     group: str
     host: str

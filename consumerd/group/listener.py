@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The port through which membership tells delivery which partitions are claimed, drained or lost."""
+"""Interface by which membership tells delivery which partitions are claimed, drained or lost."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from consumerd.model import Claim, TopicPartition
 
 
 class PartitionListener(Protocol):
-    """Receives every change of ownership; implemented by ``delivery``.
+    """Receives every change of ownership; implemented by ``consumerd.delivery``.
 
     For one partition, calls come in order: ``claimed``, then at most one ``drain``. Each begins after the previous one
-    has returned, with one exception: ``lost`` may come during ``drain``, since a lost claim is useless. Calls for
-    different partitions may overlap. After ``drain`` or ``lost`` has returned, the same partition may be claimed again,
-    with a new claim.
+    has returned, with one exception: ``lost`` may come during ``drain``, because a lost claim cannot be drained. Calls
+    for different partitions may overlap. After ``drain`` or ``lost`` has returned, the same partition may be claimed
+    again, with a new claim.
     """
 
     async def claimed(self, claims: Sequence[Claim]) -> None:
-        """Begin to deliver these partitions, and return at once.
+        """Begin to deliver the claims' partitions, and return at once.
 
         Work that waits belongs to the listener's own tasks. A claim may be suspended or lost at any time from now on,
         so it has to be checked before each use.
         """
 
     async def drain(self, partitions: Collection[TopicPartition], deadline_s: float) -> None:
-        """Stop, flush and commit, within ``deadline_s`` seconds; the rest is abandoned.
+        """Stop, flush and commit these partitions, within ``deadline_s`` seconds.
 
-        When it returns, nothing more is published or committed for these partitions. A call that overruns is cancelled
-        once the claims are revoked, and followed by ``lost``.
+        Records that are not flushed by then are discarded. When this returns, nothing more is published or committed
+        for these partitions. If it takes too long, it is cancelled once the claims are revoked, and followed by
+        :meth:`lost`.
         """
 
     async def lost(self, partitions: Collection[TopicPartition]) -> None:

@@ -79,8 +79,8 @@ _MAX_UNEXPECTED_READS: Final = 256
 class _Counter(NamedTuple):
     """The version of a folder's listing.
 
-    Session epochs order listings across reconnects: two servers may lag behind each other, but one session never reads
-    older state.
+    The session epoch orders listings of different sessions. Within one session no server returns an older state than
+    the session has read before.
     """
 
     epoch: SessionEpoch
@@ -95,7 +95,7 @@ class _Folder:
 
     counter: _Counter
     since: _Counter
-    """Reads made at or after this listing are still valid: since then, names account for all changes."""
+    """Reads made at or after this listing are still valid: no node was re-created unnoticed since then."""
     names: frozenset[str] = frozenset()
     there: frozenset[TopicPartition] = frozenset()
     read: dict[TopicPartition, tuple[Holder, _Counter]] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class _Folder:
         return known[0] if known is not None and known[1] >= self.since else None
 
     def take(self, topic: str, counter: _Counter, names: frozenset[str]) -> None:
-        """Take over a newer listing, and mark as doubtful what it cannot account for."""
+        """Replace the listing by a newer one, and mark possibly changed holders as doubtful."""
         before, gone = self.counter, self.names - names
         changes = len(gone) + len(names - self.names)
         if counter[:2] == before[:2] and counter.cversion < before.cversion:
@@ -134,26 +134,31 @@ class Inspection(NamedTuple):
     nodes: Mapping[TopicPartition, Holder | None]
     """The holder of each node that was read; None if there is no node."""
     there: frozenset[TopicPartition]
-    """Partitions that have a node whose holder was not read."""
+    """Partitions that have an owner node whose content was not read."""
     doubtful: frozenset[TopicPartition] = frozenset()
     """Partitions whose node may have been re-created since it was last read."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnersSeen:
-    """All owner nodes at one moment, with the holders of those that were read."""
+    """Owner nodes of some topics at one moment.
+
+    Attributes:
+        there: all partitions that have an owner node.
+        holders: the content of those nodes that were read, now or earlier, and have not changed since.
+    """
 
     there: frozenset[TopicPartition]
     holders: Mapping[TopicPartition, Holder]
 
 
 class PartitionOwners:
-    """Claims, releases and reads owner nodes.
+    """Creates, deletes and reads owner nodes: ``/consumers/G/owners/T/P`` in ZooKeeper.
 
     Every call is bounded by the ZooKeeper client's own deadlines.
 
     Args:
-        denied: Called with the topic when an ACL refuses a claim.
+        denied: Called with the topic when an ACL refuses the creation of an owner node.
     """
 
     def __init__(
@@ -172,7 +177,7 @@ class PartitionOwners:
         self._folders: dict[str, _Folder] = {}
         self._last_sampled: TopicPartition | None = None
         self._doubtful: set[TopicPartition] = set()
-        """Claims whose outcome never became known."""
+        """Claims whose outcome is unknown."""
 
     async def claim(
         self,
@@ -181,13 +186,15 @@ class PartitionOwners:
         *,
         first: Collection[TopicPartition] = frozenset(),
     ) -> Mapping[TopicPartition, ClaimOutcome]:
-        """Create the owner nodes in ``epoch``, each independently of the others.
+        """Create the owner nodes of these partitions in the session of ``epoch``; return each outcome.
 
-        Errors of ZooKeeper become outcomes; none is raised.
+        The claim of one partition succeeds or fails without effect on the others. Errors of ZooKeeper become outcomes;
+        none is raised.
 
         Args:
-            first: Partitions claimed for the first time. If their node exists, its holder need not be read: in a
-                handover it will soon be deleted.
+            grants: The partitions, each with the thread that its node is to name.
+            first: Partitions claimed for the first time. If such a partition has a node, its holder is not read: in a
+                handover the previous owner deletes the node soon.
         """
 
         async def claim_chunk(chunk: Sequence[TopicPartition]) -> Mapping[TopicPartition, ClaimOutcome]:
@@ -206,7 +213,10 @@ class PartitionOwners:
         return {partition: claimed.get(partition, Occupied()) for partition in grants}
 
     async def release(self, partitions: Collection[TopicPartition], epoch: SessionEpoch) -> frozenset[TopicPartition]:
-        """Delete our owner nodes, and return the partitions that are certainly released."""
+        """Delete this member's owner nodes of these partitions, in the session of ``epoch``.
+
+        Returns the partitions whose nodes are certainly deleted. Nothing is raised: the caller tries the others again.
+        """
 
         async def release_chunk(chunk: Sequence[TopicPartition]) -> Mapping[TopicPartition, bool]:
             if len(chunk) > 1 and await self._delete_all(chunk, epoch):
@@ -221,14 +231,18 @@ class PartitionOwners:
     async def rethread(
         self, threads: Mapping[TopicPartition, ThreadId], epoch: SessionEpoch
     ) -> Mapping[TopicPartition, ThreadId]:
-        """Write other threads into our owner nodes, and return those written."""
+        """Write other threads into this member's owner nodes, in the session of ``epoch``.
+
+        Returns the thread of each node that was certainly written. Nothing is raised: the caller tries the others
+        again.
+        """
         written = await map_bounded(threads, lambda partition: self._rethread(partition, threads[partition], epoch))
         return {partition: threads[partition] for partition, done in written.items() if done}
 
     async def inspect(self, partitions: Collection[TopicPartition], look: Look) -> Inspection:
-        """Find the holders of these partitions, as thoroughly as ``look`` asks for.
+        """Read the owner nodes of these partitions, as thoroughly as ``look`` asks for.
 
-        Errors of ZooKeeper are reported, and their partitions left out; none is raised.
+        Partitions whose node cannot be read are reported and left out of the result; nothing is raised.
         """
         folders = await self._try_list_all(partition.topic for partition in partitions)
         wanted = [partition for partition in sorted(partitions) if partition.topic in folders]
@@ -267,13 +281,13 @@ class PartitionOwners:
     ) -> OwnersSeen:
         """List the owner nodes of these topics, and read some of their holders.
 
-        Each survey reads up to 16 holders that are not known yet, so repeated surveys of an unchanged group learn them
-        all. Raises CoordinationError.
+        Each call reads up to 16 holders that are not known yet, so repeated calls learn all holders of an unchanged
+        group. Raises CoordinationError.
 
         Args:
-            expected: The threads that should hold the partitions. Nodes with another thread are re-read each time,
-                since an owner can change the thread without changing the folder's counter.
-            ours: Partitions that :meth:`inspect` covers; they are not read here.
+            expected: The threads that should hold the partitions. A node with another thread is read again by each
+                call, because its owner can set another thread without a change of the folder's child counter.
+            ours: Partitions that :meth:`inspect` covers; their nodes are not read here.
         """
         self._folders = {topic: folder for topic, folder in self._folders.items() if topic in topics}
         folders = await map_bounded(sorted(topics), self._list)
@@ -293,17 +307,10 @@ class PartitionOwners:
         certain = there.difference(unexpected[_MAX_UNEXPECTED_READS:])
         return OwnersSeen(there, {one: holder for one in sorted(certain) if (holder := find(one)) is not None})
 
-    async def read_all(self, topics: Collection[str]) -> Mapping[TopicPartition, Holder]:
-        """Read every owner node of these topics. Raises CoordinationError."""
-        folders = await map_bounded(sorted(topics), self._list)
-        every = [partition for folder in folders.values() for partition in sorted(folder.there)]
-        holders = await map_bounded(every, lambda one: self._read_holder(folders[one.topic], one))
-        return {partition: holder for partition, holder in holders.items() if holder is not None}
-
     async def _find_occupied(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return the partitions that have a node, looking only where that is worth a listing.
+        """Return the partitions known to have a node; list only folders where that saves requests.
 
-        Also creates the owner folders that are missing, so that later listings can account for every change in them.
+        Also creates missing owner folders, so that later listings can detect every change in them.
         """
         counts = Counter(partition.topic for partition in partitions)
         folders = await self._try_list_all(topic for topic, count in counts.items() if count >= _MIN_CLAIMS_TO_LIST)
@@ -479,7 +486,7 @@ class PartitionOwners:
     ) -> None:
         """Report a request that ZooKeeper refused.
 
-        A lost connection or session is not reported here: it is reported once, for the session.
+        A lost connection or session is reported once, for the session, and not here.
         """
         if not isinstance(error, (NotConnected, SessionLost)):
             self._log.warning(event.value, topic=topic, partition=str(partition), error=str(error))

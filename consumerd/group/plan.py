@@ -16,9 +16,10 @@ from typing import Final
 from consumerd.group.assignors import Assignment, Member, Strategy, assign, find_objection
 from consumerd.group.identity import consumer_of
 from consumerd.group.java_regex import UnsupportedPattern
-from consumerd.group.subscription import needs_topic_names, plan_streams
+from consumerd.group.subscription import find_unsupported, find_whole, needs_topic_names, plan_streams
 from consumerd.model import ConsumerId, Incarnation, PartitionKey, Partitions, ThreadId, TopicPartition
 from consumerd.telemetry.wording import join_shown
+from consumerd.zk.registry_layout import NodeStamp
 from consumerd.zk.znodes import MemberRegistration, Pattern
 
 _DISAGREEMENTS_SHOWN: Final = 20
@@ -26,23 +27,30 @@ _DISAGREEMENTS_SHOWN: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTopic:
-    """A topic's node: its incarnation (``czxid``) and its partitions in order.
+    """A topic's node in ZooKeeper, as read.
 
-    ``problem`` says why the node cannot be read; then ``partitions`` is empty, as Java members take it to be.
+    Attributes:
+        czxid: the transaction that created the node; it identifies the topic across re-creation.
+        stamp: version numbers that change with the topic's partitions.
+        partitions: in numerical order; empty if the node cannot be read, because Java members see none either.
+        problem: why the node cannot be read; None if it can.
     """
 
     czxid: int
-    version: int
+    stamp: NodeStamp
     partitions: tuple[PartitionKey, ...]
     problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberView:
-    """A member's node under ``ids``.
+    """The node of a member below ``/consumers/G/ids``, as read.
 
-    ``registration`` is None if it cannot be read, and ``problem`` says why. ``legacy`` is true for a registration of
-    Kafka 0.6 or 0.7.
+    Attributes:
+        session_id: the ZooKeeper session that keeps the node alive.
+        registration: the content of the node; None if it cannot be read.
+        problem: why the node cannot be read; None if it can.
+        legacy: True for a registration of Kafka 0.6 or 0.7.
     """
 
     consumer: ConsumerId
@@ -54,22 +62,27 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """Counters that change whenever a snapshot is out of date.
+    """Version of a snapshot: ZooKeeper counters that change whenever the snapshot is out of date.
 
-    Each pair is the creating transaction (``czxid``) and the child-change counter, or a topic's data version. ``names``
-    is None if no member subscribes by a list. A topic that does not exist has None.
+    Attributes:
+        ids: creating transaction (``czxid``) and child-change counter of ``/consumers/G/ids``.
+        names: both of them for ``/brokers/topics``; None if no member subscribes by a white or black list.
+        topics: the version numbers of each topic's node; None for a topic that does not exist.
     """
 
-    ids: tuple[int, int]
-    names: tuple[int, int] | None
-    topics: Mapping[str, tuple[int, int] | None]
+    ids: NodeStamp
+    names: NodeStamp | None
+    topics: Mapping[str, NodeStamp | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSnapshot:
-    """The group and its topics at one moment.
+    """The members and topics of a group, as read from ZooKeeper at one moment.
 
-    ``names`` has all topics if some member subscribes by a list.
+    Attributes:
+        stamp: versions of everything that was read; they tell if the snapshot is still current.
+        topics: the topics that were read, by name.
+        names: the names of all topics, if some member subscribes by a white or black list; else empty.
     """
 
     stamp: Stamp
@@ -79,7 +92,7 @@ class GroupSnapshot:
 
     @property
     def partitions(self) -> Partitions:
-        """The partitions of each topic read."""
+        """The partitions of each topic that was read, by topic name."""
         return {topic: view.partitions for topic, view in self.topics.items()}
 
     @property
@@ -88,13 +101,16 @@ class GroupSnapshot:
         return {topic: view.problem for topic, view in self.topics.items() if view.problem is not None}
 
     def find_member(self, consumer: ConsumerId) -> MemberView | None:
-        """Return the member's node, or None."""
+        """Return the member's node as it was read; None if it was not registered."""
         return next((member for member in self.members if member.consumer == consumer), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A partition given to one of our threads, with the incarnation of its topic."""
+    """The assignment of one partition to one of this member's threads.
+
+    ``incarnation`` is the identity of the topic: a topic that is created again under the same name has another one.
+    """
 
     thread: ThreadId
     incarnation: Incarnation
@@ -102,9 +118,9 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The content of an owner node: its thread, and the session that keeps it alive.
+    """The content of an owner node, and the session that keeps the node alive.
 
-    Session 0 is none: the node is not ephemeral, and stays.
+    Session id 0 stands for none: the node is persistent, and no session's end deletes it.
     """
 
     thread: str
@@ -112,23 +128,28 @@ class Holder:
 
 
 class DisagreementKind(enum.StrEnum):
-    """A reason why members of a group may compute different assignments."""
+    """A reason why members of a group compute different assignments, or seem to."""
 
     UNREADABLE = "unreadable member"
     """A node under ``ids`` that no member can read; every Java member's rebalance fails because of it."""
     PATTERN = "pattern"
-    """An expression that cannot be evaluated here, or that a client escaped twice."""
+    """A subscription's regular expression that cannot be evaluated here, or that a client escaped twice."""
     SUBSCRIPTION = "subscription"
-    """Subscriptions that differ in a way that some members refuse."""
+    """Subscriptions that differ from each other, so that older members refuse to rebalance."""
     STRATEGY = "strategy"
-    """Owners that differ from the assignment of our assignor."""
+    """Owners of partitions that differ from the result of the configured assignor."""
     UNOWNED = "unowned"
-    """Partitions that another member does not claim although our assignor gives them to it."""
+    """Partitions that another member does not own although the configured assignor gives them to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disagreement:
-    """A reason why members do not agree; ``member`` is its cause, if known."""
+    """A reason why members may not agree on which of them owns a partition.
+
+    Attributes:
+        detail: the reason in words.
+        member: the member that is the cause; None if it is unknown.
+    """
 
     kind: DisagreementKind
     detail: str
@@ -140,14 +161,24 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedGroup:
-    """Members with their topics, lists resolved, and the problems of the other members."""
+    """Members with the topics that they subscribe to, by name.
+
+    ``disagreements`` has the members that could not be resolved: those whose node cannot be read, or whose expression
+    cannot be evaluated (both are left out of ``members``), and those whose expression matches no topic by mistake.
+    """
 
     members: tuple[Member, ...]
     disagreements: tuple[Disagreement, ...] = field(default=())
 
 
 def resolve_members(members: Collection[MemberView], names: Collection[str]) -> ResolvedGroup:
-    """Compute each member's topics; a member that cannot be read takes no part."""
+    """Return the members with the topics that they subscribe to.
+
+    A member whose node cannot be read, or whose expression cannot be evaluated, is left out; the result says why.
+
+    Args:
+        names: The names of all topics of the cluster, which expressions are matched with.
+    """
     resolved, disagreements = [], []
     for member in sorted(members, key=lambda one: one.consumer):
         registration = member.registration
@@ -157,6 +188,7 @@ def resolve_members(members: Collection[MemberView], names: Collection[str]) -> 
             continue
         try:
             streams = plan_streams(registration, names)
+            unsupported = find_unsupported(registration, frozenset(names))
         except UnsupportedPattern as error:
             detail = f"its expression cannot be evaluated here, so it is taken to own nothing: {error}"
             disagreements.append(Disagreement(kind=DisagreementKind.PATTERN, detail=detail, member=member.consumer))
@@ -166,6 +198,14 @@ def resolve_members(members: Collection[MemberView], names: Collection[str]) -> 
                 "its expression matches no topic; clients of 1.0 and 1.1 escape backslashes twice, use [.] or [0-9]"
             )
             disagreements.append(Disagreement(kind=DisagreementKind.PATTERN, detail=detail, member=member.consumer))
+        if unsupported:
+            detail = (
+                "its expression matches topics that this program cannot consume, since their names have other "
+                "characters than letters, digits, '.', '_' and '-': "
+                f"{join_shown(sorted(unsupported), _DISAGREEMENTS_SHOWN)}; Java "
+                "members assign their partitions to all members, so exclude these topics in every member's expression"
+            )
+            disagreements.append(Disagreement(kind=DisagreementKind.PATTERN, detail=detail, member=member.consumer))
         resolved.append(Member(consumer=member.consumer, streams=streams))
     return ResolvedGroup(members=tuple(resolved), disagreements=tuple(disagreements))
 
@@ -173,10 +213,13 @@ def resolve_members(members: Collection[MemberView], names: Collection[str]) -> 
 def plan_topics_to_read(
     members: Collection[MemberView], names: Collection[str], consumer: ConsumerId | None = None
 ) -> frozenset[str]:
-    """Return the topics that ``consumer``, or with None any member, subscribes to.
+    """Return the topics to which ``consumer`` subscribes, or those of all members for None.
 
-    ``range`` assigns one topic at a time, so our own topics suffice; ``roundrobin`` deals out the partitions of all
-    topics at once.
+    With ``range``, a member needs to read its own topics only, because each topic is assigned on its own. With
+    ``roundrobin``, it needs those of all members, because the partitions of all topics are dealt out together.
+
+    Args:
+        names: The names of all topics of the cluster, which expressions are matched with.
     """
     return frozenset(
         topic
@@ -187,19 +230,19 @@ def plan_topics_to_read(
 
 
 def needs_names(members: Collection[MemberView]) -> bool:
-    """Return True if a member subscribes by a list, so that all topic names matter."""
+    """Return True if some member's white or black list requires all topic names."""
     return any(member.registration is not None and needs_topic_names(member.registration) for member in members)
 
 
 def plan_assignment(snapshot: GroupSnapshot, strategy: Strategy) -> Assignment:
-    """Return which thread of the group consumes each partition."""
+    """Return the thread that is to consume each partition of the group."""
     return assign(strategy, resolve_members(snapshot.members, snapshot.names).members, snapshot.partitions)
 
 
 def plan_grants(
     snapshot: GroupSnapshot, assignment: Assignment, consumer: ConsumerId
 ) -> Mapping[TopicPartition, Grant]:
-    """Return the partitions that the assignment gives to one member."""
+    """Return the partitions that the assignment gives to the member ``consumer``."""
     return {
         partition: Grant(thread, Incarnation(snapshot.topics[partition.topic].czxid))
         for partition, thread in assignment.items()
@@ -208,10 +251,13 @@ def plan_grants(
 
 
 def plan_kept(snapshot: GroupSnapshot, owned: Mapping[TopicPartition, Grant]) -> Mapping[TopicPartition, Grant]:
-    """Return the owned partitions of unreadable topics, which a member keeps unassigned.
+    """Return the partitions that a member keeps because their topic's node cannot be read.
 
-    No member can assign such a topic, so no other member claims these partitions; giving them up would stop their
+    No member can assign such a topic, so no other member claims these partitions. To give them up would stop their
     delivery because of one damaged node. If the topic was re-created meanwhile, its partitions are not kept.
+
+    Args:
+        owned: The partitions that the member owns.
     """
     unreadable = snapshot.unreadable
     return {
@@ -222,14 +268,15 @@ def plan_kept(snapshot: GroupSnapshot, owned: Mapping[TopicPartition, Grant]) ->
 
 
 def plan_disagreements(snapshot: GroupSnapshot, strategy: Strategy) -> tuple[Disagreement, ...]:
-    """Return the disagreements that the registrations themselves show."""
+    """Return the reasons, visible in the registrations, for which members may compute different assignments."""
     resolved = resolve_members(snapshot.members, snapshot.names)
     found = list(resolved.disagreements)
     if strategy is Strategy.ROUNDROBIN_0_8 and (objection := find_objection(resolved.members)) is not None:
         detail = f"Java members up to 0.10.1 refuse roundrobin here: {objection}"
         found.append(Disagreement(kind=DisagreementKind.SUBSCRIPTION, detail=detail))
     lists = {
-        (registration.pattern.value, "|".join(registration.subscription))
+        # a topic that one member may not consume is told by itself
+        (registration.pattern.value, find_whole(registration))
         for member in snapshot.members
         if (registration := member.registration) is not None and registration.pattern is not Pattern.STATIC
     }
@@ -247,15 +294,17 @@ def plan_owner_disagreements(
     consumer: ConsumerId,
     there: Collection[TopicPartition] | None = None,
 ) -> tuple[Disagreement, ...]:
-    """Return the disagreements between owner nodes and our assignor.
+    """Return the differences between the owners of partitions and the configured assignor's result.
 
-    If live members own partitions that belong to others, the strategies that would explain all owners are named.
-    Otherwise, partitions that members other than ``consumer`` have not claimed are reported.
+    If live members own partitions that the assignment gives to other members, the result names the assignors that would
+    explain all owners. Otherwise, partitions that members other than ``consumer`` have not claimed are reported.
 
-    Only meaningful while the group is at rest: during a rebalance, owners differ from the assignment all the time.
+    Call this only while the group is at rest: during a rebalance, owners differ from the assignment all the time.
 
     Args:
-        owners: The holders that were read.
+        strategy: The configured assignor.
+        owners: The content of the owner nodes that were read.
+        consumer: This member's id.
         there: All partitions that have an owner node; None if ``owners`` has all of them.
     """
     assignment = plan_assignment(snapshot, strategy)

@@ -3,8 +3,7 @@
 
 One loop feeds events to the machine and carries out its effects. An effect that waits becomes a task, which reports
 back with an event; claims are revoked at once, in the loop. The machine makes all decisions. This module knows how:
-which watches feed it (on parents and on topics' nodes, never on owner nodes), which calls an effect stands for, and
-what is logged.
+which calls an effect stands for, and what is logged. :mod:`consumerd.group.watches` feeds the machine with changes.
 
 Cancelling :meth:`Rebalancer.run` revokes every claim, and the nodes go with the session; :meth:`leave` is the orderly
 way out.
@@ -12,10 +11,7 @@ way out.
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from random import Random
 from typing import Final, assert_never
 
@@ -24,15 +20,15 @@ import structlog
 from consumerd import model
 from consumerd.aio.cell import Cell
 from consumerd.aio.sharing import SharedReads
-from consumerd.aio.tasks import TaskSet
-from consumerd.aio.timeouts import timeout
 from consumerd.errors import CoordinationError, SessionLost
 from consumerd.group import events as ev
 from consumerd.group.assignors import Strategy
+from consumerd.group.claimed import ClaimedPartitions
 from consumerd.group.claims import OwnedClaim
 from consumerd.group.identity import MemberIdentity
 from consumerd.group.listener import PartitionListener
 from consumerd.group.machine import GroupMachine
+from consumerd.group.member_loop import MemberLoop
 from consumerd.group.owners import Inspection, PartitionOwners
 from consumerd.group.plan import (
     Grant,
@@ -49,30 +45,31 @@ from consumerd.group.settings import RebalanceSettings
 from consumerd.group.status import Conflict, GroupStatus
 from consumerd.group.subscription import Subscription
 from consumerd.group.transitions import MOVING, MemberState, PartitionState
+from consumerd.group.watches import GroupWatches
 from consumerd.model import SessionEpoch, TopicPartition
 from consumerd.telemetry.hooks import Hooks, Trouble
-from consumerd.zk.layout import BROKER_TOPICS, ids_path, owners_path, owners_root, topic_path
-from consumerd.zk.port import NotConnected, NotPermitted, Right, Stat, Watch, WatchKind, ZkClient
+from consumerd.zk.layout import ids_path, topic_path
+from consumerd.zk.port import NotConnected, NotPermitted, Right, Stat, ZkClient
+from consumerd.zk.registry_layout import RegistryLayout
 from consumerd.zk.rights import explain_refusal
 
-_DRAIN_OVERRUN_S: Final = 0.25
-"""Time, in seconds, that a drain may exceed its deadline before it is cancelled: it may be about to return."""
 _LEAVE_SLACK_S: Final = 5.0
 """Time, in seconds, to leave besides draining and the grace: a few round trips, or a lost connection."""
 _TOPICS_PER_PASS: Final = 256
 """Topics checked per reconcile pass; more topics take turns."""
-_CLAIMS_PER_CALL: Final = 64
-"""Claims given to the listener before other tasks get a turn."""
 
 
 class Rebalancer:
-    """One member of a group.
+    """One member of a group that ZooKeeper coordinates.
 
     Args:
-        now: Monotonic time in seconds, of the event loop's clock.
-        wall_ms: Calendar time in milliseconds, for display only.
-        admit: Called before each registration. After a CoordinationError it is tried again later; any other error ends
+        identity: The group, and the source of the member's id.
+        listener: Delivery, which learns of claimed, drained and lost partitions.
+        now: Returns the seconds of a monotonic clock, that of the event loop.
+        wall_ms: Returns calendar time in ms since the epoch, for display only.
+        admit: Called before each registration. After a CoordinationError it is called again later; any other error ends
             :meth:`run`, and the member with it.
+        layout: Paths and formats of the cluster's nodes in ZooKeeper.
     """
 
     def __init__(
@@ -89,10 +86,10 @@ class Rebalancer:
         settings: RebalanceSettings | None = None,
         hooks: Hooks | None = None,
         admit: Callable[[SessionEpoch], Awaitable[None]] | None = None,
+        layout: RegistryLayout,
     ) -> None:
         self._zk = zk
         self._identity = identity
-        self._listener = listener
         self._now = now
         self._wall_ms = wall_ms
         self._strategy = strategy
@@ -100,8 +97,18 @@ class Rebalancer:
         self._hooks = hooks if hooks is not None else Hooks()
         self._admit = admit
         self._log = structlog.get_logger(__name__).bind(group=identity.group)
-        self._registry = GroupRegistry(zk, identity.group, wall_ms=wall_ms, random=random, hooks=self._hooks)
-        self._permitted = PermittedSubscription(zk, identity.group, subscription, hooks=self._hooks, log=self._log)
+        self._registry = GroupRegistry(
+            zk, identity.group, wall_ms=wall_ms, random=random, hooks=self._hooks, layout=layout
+        )
+        self._permitted = PermittedSubscription(
+            zk,
+            identity.group,
+            subscription,
+            hooks=self._hooks,
+            log=self._log,
+            layout=layout,
+            needs_equal=strategy is Strategy.ROUNDROBIN_0_8,
+        )
         self._owners = PartitionOwners(zk, identity.group, hooks=self._hooks, denied=self._permitted.report)
         self._find_topic = SharedReads[str, Stat | None](lambda topic: zk.exists(topic_path(topic)))
         self._machine = GroupMachine(self._settings, random.random)
@@ -115,16 +122,10 @@ class Rebalancer:
             hooks=self._hooks,
             log=self._log,
         )
-        self._events: deque[ev.Event] = deque()
-        self._wakeup = asyncio.Event()
-        self._stopped = asyncio.Event()
-        self._running = False
-        self._abandoned = False
-        self._tasks: TaskSet[int] = TaskSet()
-        self._task_key = 0
-        self._claims: dict[TopicPartition, OwnedClaim] = {}
-        self._changes: Cell[int] = Cell(0)
-        self._watches: dict[tuple[str, WatchKind], Watch] = {}
+        self._loop = MemberLoop[ev.Event](ev.Tick(), now=now, hooks=self._hooks, log=self._log)
+        self._post, self._start = self._loop.post, self._loop.start
+        self._claimed = ClaimedPartitions[OwnedClaim](listener, hooks=self._hooks, log=self._log)
+        self._watches = GroupWatches(zk, identity.group, layout, self._post)
         self.topics: Cell[frozenset[str]] = Cell(frozenset())
         """The topics of the last view: our own, or those of all members if the assignor needs them."""
         self._next_topic = 0
@@ -134,93 +135,85 @@ class Rebalancer:
     # -- what others call
 
     async def run(self) -> None:
-        """Take part in the group until :meth:`leave` is done. Unbounded.
+        """Take part in the group until :meth:`leave` is done. No timeout.
 
-        Errors of ZooKeeper are tried again and not raised; in a group, errors of ``admit`` are raised. When it is
-        cancelled, it revokes every claim, and the nodes go with the session.
+        ZooKeeper errors are retried, not raised. The callback ``admit`` is called before each registration. If it
+        raises an error other than CoordinationError, the member ends, and the error is raised in an ExceptionGroup. A
+        cancellation revokes every claim; the member's ephemeral nodes end with the session.
         """
-        self._running = True
+        self._loop.begin()
         try:
-            async with self._tasks:
+            async with self._loop.tasks:
                 self._start(self._follow_session())
                 self._start(self._follow_rights())
-                self._watch(ids_path(self._identity.group), WatchKind.CHILDREN, self._on_change("members changed"))
-                while self._machine.state is not MemberState.STOPPED and not self._abandoned:
-                    await self._step(await self._next_event())
-                if self._abandoned:
-                    await self._abandon()
-                for key in self._tasks.keys:
-                    await self._tasks.cancel(key)
+                self._watches.watch_members()
+                while self._machine.state is not MemberState.STOPPED and not self._loop.abandoned:
+                    await self._step(await self._loop.next_event(lambda: self._machine.deadline))
+                if self._loop.abandoned:
+                    await self._claimed.abandon()
+                for key in self._loop.tasks.keys:
+                    await self._loop.tasks.cancel(key)
         finally:
-            self._running = False
-            for claim in self._claims.values():
-                claim.revoke("the member has stopped")
-            self._claims.clear()
-            self._bump()
-            for watch in self._watches.values():
-                watch.close()
-            self._watches.clear()
-            self._stopped.set()
+            self._claimed.revoke_all("the member has stopped")
+            self._watches.close()
+            self._loop.end()
 
     async def leave(self, timeout_s: float | None = None) -> bool:
-        """Drain, commit and release everything, leave the group, and let :meth:`run` return.
+        """Drain, commit and release all partitions, leave the group, and let :meth:`run` return.
 
-        Returns True if that was done within ``timeout_s``. Otherwise the rest is dropped, and the nodes go with the
-        session. By default the timeout is the drain timeout, the grace, and 5 s for ZooKeeper.
+        Returns True if that was done within ``timeout_s``. Otherwise the remaining partitions are dropped without a
+        commit, and the member's ephemeral nodes end with the session. By default the timeout is the sum of the drain
+        timeout, the grace period before a release, and 5 s for ZooKeeper.
         """
-        if not self._running:
-            return True
         if timeout_s is None:
             timeout_s = self._settings.drain_timeout_s + self._settings.release_grace_s + _LEAVE_SLACK_S
-        self._post(ev.LeaveRequested())
-        try:
-            async with timeout(timeout_s):
-                await self._stopped.wait()
-        except TimeoutError:
-            self._log.warning("leave_timed_out", seconds=timeout_s)
-            self._hooks.trouble(Trouble.LEAVE_TIMED_OUT, f"not done within {timeout_s:.1f} s")
-            self._abandoned = True
-            self._wakeup.set()
-            await self._stopped.wait()  # only drops what is left
-            return False
-        return True
+        return await self._loop.leave(ev.LeaveRequested(), timeout_s)
 
     def report_denied(self, topic: str) -> None:
-        """Report that a commit of this topic was refused for an ACL; rights are reviewed."""
+        """Report that a ZooKeeper ACL refused a commit of this topic.
+
+        The member then checks its permissions again.
+        """
         self._permitted.report(topic)
 
     def report_lost(self, claim: model.Claim, reason: str) -> None:
-        """Report that a claim is not valid any more, as delivery has found out.
+        """Report that delivery has found a claim to be invalid.
 
-        Its partition is dropped, and claimed anew if it is still granted to us. For a claim that was revoked already,
-        nothing happens.
+        The partition of the claim is dropped, and claimed again if it is still assigned to this member. A claim that
+        was revoked already is ignored.
         """
-        if self._claims.get(claim.partition) is claim:
+        if self._claimed.holds(claim):
             self._post(ev.Disowned(claim.partition, reason))
             self._post(ev.Changed("a claim was lost"))
 
     @property
     def assigned(self) -> bool:
-        """True once the group was read; cheaper than :attr:`status` with many partitions."""
+        """True once the member has read the group and knows its assignment in this session.
+
+        Cheaper than :attr:`status` with many partitions.
+        """
         return self._machine.stamp is not None
 
     @property
     def members(self) -> int:
-        """Number of members of the group in the last view."""
+        """Number of members of the group when it was last read."""
         snapshot = self._review.snapshot
         return len(snapshot.members) if snapshot is not None else 0
 
     @property
     def group_partitions(self) -> int:
-        """Number of partitions of all topics in the last view, by whichever member owned."""
+        """Number of partitions of all the group's topics, as last read.
+
+        Other members' partitions are included.
+        """
         snapshot = self._review.snapshot
         return sum(map(len, snapshot.partitions.values())) if snapshot is not None else 0
 
     @property
     def denied(self) -> Mapping[str, str]:
-        """Topics that this member may not claim or commit, each with the reason.
+        """Topics whose ZooKeeper ACLs forbid this member to claim or commit, each with the reason.
 
-        Denied topics are left out of a static registration.
+        The member registers without these topics (:class:`~consumerd.group.rights.PermittedSubscription`).
         """
         return {topic: str(denial) for topic, denial in sorted(self._permitted.denied.items())}
 
@@ -257,25 +250,6 @@ class Rebalancer:
 
     # -- the loop
 
-    def _post(self, event: ev.Event) -> None:
-        self._events.append(event)
-        self._wakeup.set()
-
-    async def _next_event(self) -> ev.Event:
-        """Wait for the next event, or for the machine's deadline."""
-        while not self._events and not self._abandoned:
-            deadline = self._machine.deadline
-            delay = None if deadline is None else deadline - self._now()
-            if delay is not None and delay <= 0:
-                return ev.Tick()
-            self._wakeup.clear()
-            try:
-                async with timeout(delay):
-                    await self._wakeup.wait()
-            except TimeoutError:
-                return ev.Tick()
-        return self._events.popleft() if self._events else ev.Tick()
-
     async def _step(self, event: ev.Event) -> None:
         before = self._machine.state
         for effect in self._machine.handle(event, self._now()):
@@ -290,16 +264,12 @@ class Rebalancer:
             self._counted = counted
             self._hooks.assignment_changed(desired=counted[0], owned=counted[1])
 
-    def _start(self, work: Coroutine[object, object, None]) -> None:
-        self._task_key += 1
-        self._tasks.start(self._task_key, work, name=f"group-{self._task_key}")
-
     async def _follow_session(self) -> None:
         """Report every change of the session. Ends by cancellation."""
         while True:
             state = self._zk.state
             self._hooks.session_changed(state.epoch, state.phase.value)
-            self._bump()
+            self._claimed.wake()
             self._post(ev.SessionChanged(state.epoch, state.phase))
             await self._zk.wait_state(state)
 
@@ -322,10 +292,6 @@ class Rebalancer:
             except CoordinationError as error:
                 self._log.info("rights_unread", error=str(error))
                 self._hooks.trouble(Trouble.RIGHTS_UNREAD, str(error))
-
-    def _bump(self) -> None:
-        """Wake all that wait for a claim to be usable again."""
-        self._changes.set(self._changes.value + 1)
 
     async def _execute(self, effect: ev.Effect) -> None:  # noqa: C901 - one case an effect, each one line
         match effect:
@@ -352,9 +318,9 @@ class Rebalancer:
             case ev.Drop():
                 self._start(self._drop(effect))
             case ev.Revoke(partitions, reason):
-                self._revoke(partitions, reason)
+                self._claimed.revoke(partitions, reason)
             case ev.Suspend():
-                self._hold(self._claims, held=True)
+                self._hold(self._claimed.claims, held=True)
             case ev.Resume(partitions):
                 self._hold(partitions, held=False)
             case ev.ReportConflict():
@@ -398,14 +364,14 @@ class Rebalancer:
         # range assigns each topic alone, so only our own topics matter; round robin deals out all topics at once
         subscriber = effect.consumer if self._strategy is Strategy.RANGE else None
         try:
-            snapshot = await self._registry.read(subscriber, self._watch_topics, self._watch_names)
+            snapshot = await self._registry.read(subscriber, self._watches.watch_topics, self._watches.watch_names)
             session_id = get_session_id(self._zk, effect.epoch)
             if self._is_spoilt(snapshot.find_member(effect.consumer), session_id):
                 self._log.warning("registration_spoilt", member=effect.consumer)
                 detail = f"another process overwrote {effect.consumer}; it is written again"
                 self._hooks.trouble(Trouble.REGISTRATION_SPOILT, detail)
                 await self._registry.restore(effect.consumer, self._permitted.registered, effect.epoch)
-                snapshot = await self._registry.read(subscriber, self._watch_topics, self._watch_names)
+                snapshot = await self._registry.read(subscriber, self._watches.watch_topics, self._watches.watch_names)
         except CoordinationError as error:
             self._reports.fail(Trouble.GROUP_UNREADABLE, error)
             self._post(ev.ReadFailed(effect.serial))
@@ -418,7 +384,7 @@ class Rebalancer:
             **plan_grants(snapshot, plan_assignment(snapshot, self._strategy), effect.consumer),
             **plan_kept(snapshot, self._owned_grants()),
         }
-        self._watch_owners(grants)
+        self._watches.watch_owners({partition.topic for partition in (*grants, *self._machine.records)})
         listed = me is not None and me.session_id == session_id
         self._post(ev.ViewRead(effect.serial, grants, snapshot.stamp, listed))
 
@@ -449,13 +415,13 @@ class Rebalancer:
             return False
 
     async def _reconcile(self, effect: ev.Verify) -> None:
-        """Check for missed changes, some topics per pass, and now and then all owners."""
+        """Check for missed changes: some topics in each pass, and all owners in some passes."""
         ordered = sorted(effect.stamp.topics)
         start = self._next_topic if self._next_topic < len(ordered) else 0
         self._next_topic = start + _TOPICS_PER_PASS
         self._registry.forget()
         unchanged = await self._is_current(effect, ordered[start : self._next_topic])
-        if unchanged and (strays := await self._review.compare_owners(effect.stamp, self._claims)):
+        if unchanged and (strays := await self._review.compare_owners(effect.stamp, self._claimed.claims)):
             self._post(ev.StraysFound(strays))
         self._post(ev.Verified(effect.serial, unchanged))
 
@@ -469,7 +435,7 @@ class Rebalancer:
     async def _rethread(self, effect: ev.Rethread) -> None:
         written = await self._owners.rethread(effect.threads, effect.epoch)
         for partition, thread in written.items():
-            claim = self._claims.get(partition)
+            claim = self._claimed.claims.get(partition)
             if claim is not None and claim.epoch == effect.epoch:
                 claim.rethread(thread)
         self._post(ev.RethreadsEnded(effect.serial, written))
@@ -481,7 +447,7 @@ class Rebalancer:
             session_id = get_session_id(self._zk, effect.epoch)
             seen = await self._owners.inspect(effect.partitions, effect.look)
         except (NotConnected, SessionLost):
-            pass  # the session's hooks tell of it, and the machine hears of it anyway
+            pass  # the session reports it through its own hooks, and the machine gets an event
         except CoordinationError as error:
             self._reports.tell_owners_unread(error)
         self._post(ev.Inspected(effect.serial, seen.nodes, session_id, seen.there, seen.doubtful))
@@ -492,7 +458,7 @@ class Rebalancer:
         claims = [
             OwnedClaim(
                 self._zk,
-                self._changes,
+                self._claimed.changes,
                 partition=partition,
                 thread=grant.thread,
                 epoch=effect.epoch,
@@ -501,83 +467,18 @@ class Rebalancer:
             )
             for partition, grant in sorted(effect.grants.items())
         ]
-        self._claims.update({claim.partition: claim for claim in claims})
-        # not bounded: the listener returns at once, and what it starts asks its claims
-        for begin in range(0, len(claims), _CLAIMS_PER_CALL):
-            await self._listener.claimed(claims[begin : begin + _CLAIMS_PER_CALL])
-            await asyncio.sleep(0)  # probes and answers must not wait for thousands of starts
+        await self._claimed.give(claims)
 
     async def _drain(self, effect: ev.Drain) -> None:
-        try:
-            async with timeout(effect.deadline_s + _DRAIN_OVERRUN_S):
-                await self._listener.drain(effect.partitions, effect.deadline_s)
-        except TimeoutError:
-            self._log.warning("drain_overran", partitions=len(effect.partitions), seconds=effect.deadline_s)
-            detail = f"took more than {effect.deadline_s:.1f} s, partitions that are dropped: {len(effect.partitions)}"
-            self._hooks.trouble(Trouble.DRAIN_OVERRAN, detail)
-            self._revoke(effect.partitions, "its drain took too long")
-            # not bounded: the partition cannot be given away while something still runs for it
-            await self._listener.lost(effect.partitions)
+        await self._claimed.drain(effect.partitions, effect.deadline_s)
         self._post(ev.DrainEnded(effect.serial))
 
     async def _drop(self, effect: ev.Drop) -> None:
-        for partition in sorted(effect.partitions):
-            self._log.warning("ownership_lost", partition=str(partition), reason=effect.reason)
-            self._hooks.ownership_lost(partition, effect.reason)
-        # not bounded: the partition is not claimed again while something still runs for it; all else goes on
-        await self._listener.lost(effect.partitions)
+        await self._claimed.drop(effect.partitions, effect.reason)
         self._post(ev.DropEnded(effect.serial))
-
-    async def _abandon(self) -> None:
-        """Leave without draining: revoke all claims, then let the listener drop them."""
-        partitions = frozenset(self._claims)
-        self._revoke(partitions, "the member left without having drained it in time")
-        if partitions:
-            await self._listener.lost(partitions)  # not bounded: as in _drop
-
-    def _revoke(self, partitions: Collection[TopicPartition], reason: str) -> None:
-        for partition in partitions:
-            claim = self._claims.pop(partition, None)
-            if claim is not None:
-                claim.revoke(reason)
-        self._bump()
 
     def _hold(self, partitions: Collection[TopicPartition], *, held: bool) -> None:
         for partition in partitions:
-            if partition in self._claims:
-                self._claims[partition].hold(held=held)
-        self._bump()
-
-    # -- watches
-
-    def _on_change(self, cause: str) -> Callable[[], None]:
-        event = ev.Changed(cause)
-        return lambda: self._post(event)
-
-    def _watch(self, path: str, kind: WatchKind, dirty: Callable[[], None]) -> None:
-        if (path, kind) not in self._watches:
-            self._watches[path, kind] = self._zk.watch(path, kind, dirty)
-
-    def _unwatch_all_but(self, paths: Collection[str], kind: WatchKind, parent: str) -> None:
-        for path, watched in list(self._watches):
-            if watched is kind and path.startswith(f"{parent}/") and path not in paths:
-                self._watches.pop((path, watched)).close()
-
-    def _watch_names(self) -> None:
-        """Watch the names of all topics, before a list is applied to them."""
-        self._watch(BROKER_TOPICS, WatchKind.CHILDREN, self._on_change("topics changed"))
-
-    def _watch_topics(self, topics: Collection[str]) -> None:
-        """Watch the topics that a view is about to be read from, and no others."""
-        paths = frozenset(topic_path(topic) for topic in topics)
-        for path in sorted(paths):
-            self._watch(path, WatchKind.DATA, self._on_change("partitions changed"))
-        self._unwatch_all_but(paths, WatchKind.DATA, BROKER_TOPICS)
-
-    def _watch_owners(self, grants: Collection[TopicPartition]) -> None:
-        """Watch the owner folders of all topics that we own or want partitions of."""
-        topics = {partition.topic for partition in grants} | {p.topic for p in self._machine.records}
-        paths = {owners_path(self._identity.group, topic): topic for topic in topics}
-        for path, topic in sorted(paths.items()):
-            self._watch(path, WatchKind.CHILDREN, partial(self._post, ev.OwnersChanged(topic)))
-        self._unwatch_all_but(paths, WatchKind.CHILDREN, owners_root(self._identity.group))
+            if partition in self._claimed.claims:
+                self._claimed.claims[partition].hold(held=held)
+        self._claimed.wake()

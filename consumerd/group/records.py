@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine's memory: records of partitions, the running rebalance, and one step's effects.
+"""Mutable records of the member's state machine: partitions, the running rebalance, one step's effects.
 
-Pure; changed by :mod:`consumerd.group.machine` alone.
+Only :mod:`consumerd.group.machine` and :mod:`consumerd.group.partitions` change them.
 """
 
 from __future__ import annotations
@@ -16,28 +16,44 @@ from consumerd.model import ThreadId, TopicPartition
 
 @dataclass(slots=True)
 class PartitionRecord:
-    """The machine's record of a partition that is not ABSENT."""
+    """State of one partition in this member's state machine; an ABSENT partition has none.
+
+    Attributes:
+        grant: the newest assignment of the partition to a thread of this member.
+        since: when the partition entered its state, in seconds of the machine's clock.
+        attempts: number of failed attempts in a row to claim the partition, or to delete its owner node.
+        holder: the other member that owns the partition; None if none does, or if it is unknown.
+    """
 
     state: PartitionState
     grant: Grant
     since: float
     due: float = 0.0
-    """Earliest time of its next transition: the end of the grace period, or the next retry."""
+    """Earliest time of the next state change, in seconds of the machine's clock.
+
+    It is the end of the grace period before a release, or the time of the next retry.
+    """
     op: int = 0
-    """The serial of the effect whose outcome is pending; 0 for none."""
+    """Serial number of the effect whose outcome this partition waits for; 0 if it waits for none."""
     claim: int = 0
-    """A number that tells one ownership from the next; 0 while there is none."""
+    """Number of the present ownership, different from that of an earlier one; 0 without ownership."""
     attempts: int = 0
     holder: Holder | None = None
     unproven: bool = False
     """True if the owner node has to be read again after a suspension."""
     rethreading: bool = False
-    """True if it is unknown which of our threads the node holds, after a write with unknown outcome."""
+    """True if it is unknown which of this member's threads the owner node names.
+
+    The node was to be changed, and the result of the write is unknown.
+    """
 
 
 @dataclass(slots=True)
 class RebalancePass:
-    """The running rebalance, for the report at its end."""
+    """Times and counts of the running rebalance, for the report at its end.
+
+    Times (``..._at``, ``began``) are in seconds of the machine's clock; None for a phase that has not been reached.
+    """
 
     began: float
     causes: list[str]
@@ -50,7 +66,12 @@ class RebalancePass:
     lost: int = 0
 
     def finish(self, now: float, stayed: int) -> ev.Rebalance:
-        """Return the report; phases that did not take place are left out."""
+        """Return the report of the rebalance; phases that did not take place are left out.
+
+        Args:
+            now: Time of its end, in seconds of the machine's clock.
+            stayed: Number of partitions that this member owned throughout.
+        """
         phases: dict[str, float] = {}
         if self.read_at is not None:
             phases["settle"] = self.read_at - self.began
@@ -75,7 +96,10 @@ class RebalancePass:
 
 @dataclass(slots=True)
 class EffectBatch:
-    """Partitions that get the same effect in one step."""
+    """Partitions by the effect that each gets at the end of the current step.
+
+    A step is the handling of one event by the state machine.
+    """
 
     claims: dict[TopicPartition, Grant] = field(default_factory=dict)
     first_claims: set[TopicPartition] = field(default_factory=set)

@@ -35,7 +35,8 @@ from consumerd.model import ConsumerId, SessionEpoch
 from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.zk.layout import BROKER_TOPICS, id_path, ids_path, topic_path
 from consumerd.zk.port import BadVersion, NodeExists, NoNode, OutcomeUnknown, Stat, ZkClient
-from consumerd.zk.znodes import LegacyRegistration, MalformedZnode, encode_registration, parse_registration, parse_topic
+from consumerd.zk.registry_layout import NodeStamp, RegistryLayout
+from consumerd.zk.znodes import LegacyRegistration, MalformedZnode
 
 _ATTEMPTS = 4
 _KEPT_VIEWS: Final = 16
@@ -67,14 +68,25 @@ class _Registrations:
 class GroupRegistry:
     """Reads and writes ``/consumers/G/ids``, and reads ``/brokers/topics``.
 
-    ``wall_ms`` is calendar time in milliseconds, used only in what is written. Every call is bounded by the ZooKeeper
-    client's own deadlines, times the number of nodes.
+    Every call is bounded by the ZooKeeper client's own deadlines, times the number of nodes.
+
+    Args:
+        wall_ms: Calendar time in milliseconds, used only in what is written.
+        layout: Paths and formats of the cluster's nodes in ZooKeeper.
     """
 
     def __init__(
-        self, zk: ZkClient, group: str, *, wall_ms: Callable[[], int], random: Random, hooks: Hooks | None = None
+        self,
+        zk: ZkClient,
+        group: str,
+        *,
+        wall_ms: Callable[[], int],
+        random: Random,
+        hooks: Hooks | None = None,
+        layout: RegistryLayout,
     ) -> None:
         self._zk = zk
+        self._layout = layout
         self._hooks = hooks if hooks is not None else Hooks()
         self._group = group
         self._wall_ms = wall_ms
@@ -85,9 +97,9 @@ class GroupRegistry:
         self._registrations: _Registrations | None = None
 
     async def register(self, identity: MemberIdentity, subscription: Subscription, epoch: SessionEpoch) -> ConsumerId:
-        """Create our node in ``epoch`` and return its id.
+        """Create this member's node below ``ids``, and return the member's id.
 
-        Raises SessionLost, CoordinationError.
+        The node belongs to the session of ``epoch``. Raises SessionLost, CoordinationError.
         """
         if self._chosen is None or self._chosen[0] != epoch:
             self._choose(identity, epoch, lingering=False)
@@ -96,7 +108,7 @@ class GroupRegistry:
             consumer = self._chosen[1]
             path = id_path(self._group, consumer)
             try:
-                data = encode_registration(subscription.register(self._wall_ms()))
+                data = self._layout.encode_registration(subscription.register(self._wall_ms()))
                 if failpoints.ENABLED:
                     failpoints.reach("before_register")
                 await self._zk.create(path, data, ephemeral=True, epoch=epoch)
@@ -120,14 +132,19 @@ class GroupRegistry:
         raise RebalanceFailed(f"{ids_path(self._group)}: no node of ours after {_ATTEMPTS} tries")
 
     async def restore(self, consumer: ConsumerId, subscription: Subscription, epoch: SessionEpoch) -> None:
-        """Write our node again, after its data was changed by another process.
+        """Write the member's own registration again, after another process has changed it.
 
-        Raises SessionLost, CoordinationError.
+        Args:
+            consumer: The id of this member.
+            subscription: The topics to register.
+            epoch: The ZooKeeper session to which the node belongs.
+
+        Raises SessionLost if that session is over; CoordinationError.
         """
         path = id_path(self._group, consumer)
         stat = await self._zk.exists(path)
         if stat is not None and stat.ephemeral_owner == get_session_id(self._zk, epoch):
-            data = encode_registration(subscription.register(self._wall_ms()))
+            data = self._layout.encode_registration(subscription.register(self._wall_ms()))
             await self._zk.set(path, data, version=stat.version, epoch=epoch)
 
     def _choose(self, identity: MemberIdentity, epoch: SessionEpoch, *, lingering: bool) -> None:
@@ -135,9 +152,9 @@ class GroupRegistry:
         self._chosen = (epoch, consumer)
 
     async def unregister(self, consumer: ConsumerId, epoch: SessionEpoch) -> None:
-        """Delete our node, if it is ours.
+        """Delete the member's node below ``ids``, if it belongs to the session of ``epoch``.
 
-        Raises SessionLost (the node goes with the session), CoordinationError.
+        Raises SessionLost if that session is over, with which the node ends, too; CoordinationError.
         """
         path = id_path(self._group, consumer)
         for _ in range(_ATTEMPTS):
@@ -160,12 +177,13 @@ class GroupRegistry:
         watch_topics: Callable[[Collection[str]], None],
         watch_names: Callable[[], None] = lambda: None,
     ) -> GroupSnapshot:
-        """Read the group and the topics of ``consumer``, or with None of all members.
+        """Read the members of the group, and the topics that they need.
 
         Counters are read before what they count, so the snapshot's stamp may be older than its content, never newer.
         Raises CoordinationError.
 
         Args:
+            consumer: The member whose topics are read; None for those of all members.
             watch_topics: Called with the topics before they are read, so that no later change is missed.
             watch_names: Called before the names of all topics are read, if they are needed.
         """
@@ -184,7 +202,7 @@ class GroupRegistry:
         # into the listing that these belong to: a concurrent read may have stored a newer one meanwhile
         known.members.update({one.consumer: one for one in members if one.registration is not None})
         names: frozenset[str] = frozenset()
-        names_stamp: tuple[int, int] | None = None
+        names_stamp: NodeStamp | None = None
         if needs_names(members):
             watch_names()
             names, names_stamp = await self._read_names()
@@ -195,7 +213,7 @@ class GroupRegistry:
             stamp=Stamp(
                 ids=(ids.czxid, ids.cversion),
                 names=names_stamp,
-                topics={topic: None if view is None else (view.czxid, view.version) for topic, view in topics.items()},
+                topics={topic: None if view is None else view.stamp for topic, view in topics.items()},
             ),
             members=members,
             topics={topic: view for topic, view in topics.items() if view is not None},
@@ -203,13 +221,14 @@ class GroupRegistry:
         )
 
     def forget(self) -> None:
-        """Make the next view read all registrations."""
+        """Forget the registrations that were kept from earlier reads; the next :meth:`read` reads all again."""
         self._registrations = None
 
     async def is_current(self, stamp: Stamp, topics: Collection[str]) -> bool:
-        """Return True if members, names and these topics still match the stamp.
+        """Return True if the group is unchanged since ``stamp`` was read.
 
-        Raises CoordinationError.
+        Compared are the versions of the members, of the names of all topics, and of the nodes of ``topics``. Raises
+        CoordinationError.
         """
         counted = [ids_path(self._group), *([] if stamp.names is None else [BROKER_TOPICS])]
         paths = [*counted, *(topic_path(topic) for topic in sorted(topics))]
@@ -217,24 +236,22 @@ class GroupRegistry:
         counters = [None if (stat := stats[path]) is None else (stat.czxid, stat.cversion) for path in counted]
         if counters != [stamp.ids, *([] if stamp.names is None else [stamp.names])]:
             return False
-        return all(_topic_stamp(stats[topic_path(topic)]) == stamp.topics.get(topic) for topic in topics)
+        return all(self._stamp(stats[topic_path(topic)]) == stamp.topics.get(topic) for topic in topics)
 
     async def read_topic(self, topic: str) -> GroupTopic | None:
-        """Read a topic: None if there is none. Raises CoordinationError.
+        """Return a topic, or None if it does not exist. Raises CoordinationError.
 
         If its node cannot be read, the topic has a ``problem`` and no partitions.
         """
-        found = await self._zk.find(topic_path(topic))
-        if found is None:
+        node = await self._layout.read_topic(self._zk, topic)
+        if node is None:
             return None
-        data, stat = found
-        try:
-            partitions = tuple(sorted(parse_topic(data)))
-        except MalformedZnode as error:
-            self._log.warning("topic_unreadable", topic=topic, error=str(error))
-            self._hooks.trouble(Trouble.TOPIC_UNREADABLE, f"{topic}: {error}")
-            return GroupTopic(czxid=stat.czxid, version=stat.version, partitions=(), problem=str(error))
-        return GroupTopic(czxid=stat.czxid, version=stat.version, partitions=partitions)
+        if node.problem is not None:
+            self._log.warning("topic_unreadable", topic=topic, error=node.problem)
+            self._hooks.trouble(Trouble.TOPIC_UNREADABLE, f"{topic}: {node.problem}")
+        return GroupTopic(
+            czxid=node.incarnation.czxid, stamp=node.stamp, partitions=tuple(node.replicas), problem=node.problem
+        )
 
     async def _read_member(self, name: str) -> MemberView | None:
         consumer = ConsumerId(name)
@@ -243,7 +260,7 @@ class GroupRegistry:
             return None  # it left meanwhile, and the watch will report it
         data, stat = found
         try:
-            registration = parse_registration(data)
+            registration = self._layout.parse_registration(data)
         except MalformedZnode as error:
             return MemberView(
                 consumer=consumer,
@@ -254,21 +271,23 @@ class GroupRegistry:
             )
         return MemberView(consumer=consumer, session_id=stat.ephemeral_owner, registration=registration)
 
-    async def _read_names(self) -> tuple[frozenset[str], tuple[int, int]]:
+    async def _read_names(self) -> tuple[frozenset[str], NodeStamp]:
         try:
             names, stat = await self._zk.children(BROKER_TOPICS)
         except NoNode:  # no broker was ever here
             return frozenset(), (0, 0)
         return frozenset(names), (stat.czxid, stat.cversion)
 
+    def _stamp(self, stat: Stat | None) -> NodeStamp | None:
+        return None if stat is None else self._layout.stamp_topic(stat)
+
 
 def get_session_id(zk: ZkClient, epoch: SessionEpoch) -> int:
-    """Return the session id of ``epoch``. Raises SessionLost if that is over."""
+    """Return the id of the ZooKeeper session of ``epoch``.
+
+    Raises SessionLost if that session is over.
+    """
     state = zk.state
     if state.epoch != epoch:
         raise SessionLost(f"epoch {epoch} is over, now {state.epoch}")
     return state.session_id
-
-
-def _topic_stamp(stat: Stat | None) -> tuple[int, int] | None:
-    return None if stat is None else (stat.czxid, stat.version)

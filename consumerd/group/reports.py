@@ -19,37 +19,40 @@ _REBALANCES_KEPT: Final = 20
 
 
 class GroupReports:
-    """Reports each thing once. ``wall_ms`` is calendar time in milliseconds, for display only."""
+    """Logs and metrics of one member, without repeating a report whose cause lasts.
+
+    Args:
+        wall_ms: Returns calendar time in ms since the epoch, for display only.
+    """
 
     def __init__(self, *, hooks: Hooks, log: FilteringBoundLogger, wall_ms: Callable[[], int]) -> None:
         self._hooks = hooks
         self._log = log
         self._wall_ms = wall_ms
         self._rebalances: deque[PastRebalance] = deque(maxlen=_REBALANCES_KEPT)
-        self._last_error: str | None = None
+        self.last_error: str | None = None
+        """The failure that still lasts, or None."""
 
     @property
     def rebalances(self) -> tuple[PastRebalance, ...]:
-        """The last rebalances that moved partitions, oldest first."""
+        """The last rebalances that gave or took partitions, oldest first."""
         return tuple(self._rebalances)
 
-    @property
-    def last_error(self) -> str | None:
-        """The failure that still lasts, or None."""
-        return self._last_error
-
     def fail(self, event: Trouble, error: CoordinationError) -> None:
-        """Note a failure; only the first of a series is reported."""
-        if self._last_error is None:
+        """Report that the group could not be read or written.
+
+        Only the first of several failures in a row is reported, until :meth:`recover`.
+        """
+        if self.last_error is None:
             self._log.warning(event.value, error=str(error))
             self._hooks.trouble(event, str(error))
-        self._last_error = str(error)
+        self.last_error = str(error)
 
     def recover(self) -> None:
         """Note that the group can be read and written again."""
-        if self._last_error is not None:
+        if self.last_error is not None:
             self._log.info("group_readable_again")
-            self._last_error = None
+            self.last_error = None
 
     def tell_owners_unread(self, error: CoordinationError) -> None:
         """Report that owner nodes could not be read."""
@@ -57,7 +60,11 @@ class GroupReports:
         self._hooks.trouble(Trouble.OWNERS_UNREAD, str(error))
 
     def tell_conflict(self, effect: ev.ReportConflict) -> None:
-        """Report that another member owns a partition of ours; in a handover that is normal."""
+        """Report that another member owns a partition that is assigned to this one.
+
+        In a handover that is normal, so the report is a warning only for the attempt that uses up the configured
+        retries, and a debug message else.
+        """
         self._hooks.claim_conflicted(effect.partition, effect.holder.thread)
         log = self._log.warning if effect.starved else self._log.debug
         log(
@@ -69,7 +76,10 @@ class GroupReports:
         )
 
     def tell_rebalance(self, rebalance: ev.Rebalance) -> None:
-        """Report the end of a rebalance; one that moved nothing is logged at debug level."""
+        """Report the end of a rebalance.
+
+        A rebalance in which this member gained or lost no partition is logged at debug level only.
+        """
         if not rebalance.gained and not rebalance.lost:
             self._log.debug("rebalance_finished", causes=rebalance.causes, stayed=rebalance.stayed)
             return
@@ -92,7 +102,10 @@ class GroupReports:
         )
 
     def tell_disagreements(self, found: Collection[Disagreement], before: Collection[Disagreement]) -> None:
-        """Report the disagreements in ``found`` that are not in ``before``."""
+        """Report the reasons for different assignments in ``found`` that are not in ``before``.
+
+        ``before`` has those of the previous comparison, which were reported then.
+        """
         for disagreement in found:
             if disagreement not in before:
                 who = f"{disagreement.member}: " if disagreement.member is not None else ""

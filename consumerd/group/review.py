@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the group with the plan: subscriptions that differ, and partitions with the wrong owner.
+"""Comparison of the group with the computed assignment, to find members that do not agree.
 
-Registrations are compared with each snapshot. Owner nodes are compared once the group rests: after 2 reconcile passes
-without a change, and then after each 12. Example with a pass each 30 s: owners are read 60 s after the last change, and
-every 6 minutes from then on.
+The registrations are compared whenever the group was read: subscriptions may differ. The owners of partitions are
+compared while the group is stable: after 2 periodic checks without a change, and then after every 12 checks. Example
+with a check each 30 s: owners are read 60 s after the last change, and every 6 minutes from then on.
 """
 
 from __future__ import annotations
@@ -35,13 +35,16 @@ from consumerd.zk.port import NotConnected, ZkClient
 _SHOWN: Final = 8
 """Partitions named in one log line; there may be thousands."""
 _REST_PASSES: Final = 2
-"""Passes without a change after which owners should match the plan."""
+"""Passes without a change after which owners should match the assignment."""
 _REVIEW_PASSES: Final = 12
 """Passes between two comparisons of all owners while nothing changes."""
 
 
 class GroupReview:
-    """Keeps the last snapshot, and the disagreements that it shows."""
+    """Keeps the last snapshot of the group, and the disagreements that it shows.
+
+    A disagreement is a reason why members may compute different assignments.
+    """
 
     def __init__(
         self,
@@ -61,27 +64,23 @@ class GroupReview:
         self._reports = reports
         self._hooks = hooks
         self._log = log
-        self._snapshot: GroupSnapshot | None = None
+        self.snapshot: GroupSnapshot | None = None
+        """The last snapshot of the group, or None."""
         self._quiet_passes = 0
         self._registry_disagreements: tuple[Disagreement, ...] = ()
         self._owner_disagreements: tuple[Disagreement, ...] = ()
 
     @property
-    def snapshot(self) -> GroupSnapshot | None:
-        """The last snapshot of the group, or None."""
-        return self._snapshot
-
-    @property
     def disagreements(self) -> tuple[Disagreement, ...]:
-        """Disagreements between members, and between owners and the plan."""
+        """Reasons why members may compute different assignments, or own partitions against the assignment."""
         return self._registry_disagreements + self._owner_disagreements
 
     def take(self, snapshot: GroupSnapshot) -> None:
-        """Take over a new snapshot, and report members that disagree in it."""
-        if self._snapshot is None or self._snapshot.stamp != snapshot.stamp:
+        """Keep a newly read snapshot of the group, and report the disagreements that it shows."""
+        if self.snapshot is None or self.snapshot.stamp != snapshot.stamp:
             self._quiet_passes = 0
             self._owner_disagreements = ()
-        self._snapshot = snapshot
+        self.snapshot = snapshot
         found = plan_disagreements(snapshot, self._strategy)
         self._reports.tell_disagreements(found, self._registry_disagreements)
         self._registry_disagreements = found
@@ -89,12 +88,17 @@ class GroupReview:
     async def compare_owners(
         self, stamp: Stamp, claimed: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, ThreadId]:
-        """Compare owner nodes with the plan, if it is time to.
+        """Compare the owners of all partitions with the assignment, in some of the calls.
 
-        Called after each reconcile pass that found no change. Returns the strays: owner nodes of this session whose
-        partitions the machine does not know. Errors of ZooKeeper are reported, not raised.
+        To be called after each periodic check that found no change of the group. Returns the owner nodes of this
+        session whose partitions are not in ``claimed``, each with the thread that it names: this member created them,
+        and ZooKeeper's answers were lost. Errors of ZooKeeper are reported, not raised.
+
+        Args:
+            stamp: The versions of the group's nodes that were just found unchanged.
+            claimed: The partitions whose owner nodes the member knows to be its own.
         """
-        snapshot = self._snapshot
+        snapshot = self.snapshot
         if snapshot is None or snapshot.stamp != stamp:
             return {}
         if not self._machine.resting:
@@ -122,7 +126,7 @@ class GroupReview:
             for partition in sorted(strays):
                 self._hooks.trouble(Trouble.STRAY_OWNERS_FOUND, "an owner node of ours that is not known of", partition)
         consumer = self._machine.consumer
-        if consumer is not None and self._snapshot is snapshot and self._machine.resting:
+        if consumer is not None and self.snapshot is snapshot and self._machine.resting:
             found = plan_owner_disagreements(snapshot, self._strategy, owners.holders, consumer, owners.there)
             self._reports.tell_disagreements(found, self._owner_disagreements)
             self._owner_disagreements = found

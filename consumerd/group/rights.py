@@ -1,31 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The proof that a member may claim and commit, made before it registers.
+"""Check of a member's permissions to claim and commit, made before it registers.
 
-A registered member is given partitions. If it may not create ``owners/T/P`` or write ``offsets/T/P``, it takes them
-from members that may, Java's too, and they are not consumed at all: "can't rebalance after 4 retries". So a denied
-topic is left out of the registration, and a member that cannot leave it out does not join.
+Every registered member is assigned partitions. If it may not create ``owners/T/P`` or write ``offsets/T/P``, no member
+consumes these partitions, and Java members report "can't rebalance after 4 retries". So a denied topic is omitted from
+the registration, and a member that cannot omit it does not join.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 import structlog
 
 from consumerd.aio.parallel import map_bounded
-from consumerd.aio.timeouts import timeout
+from consumerd.aio.timeouts import wait_set
 from consumerd.errors import ConfigError
+from consumerd.group.java_regex import UnsupportedPattern
 from consumerd.group.subscription import Subscription, plan_streams
 from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.telemetry.wording import counted, join_shown
-from consumerd.zk.layout import BROKER_TOPICS, offsets_path, owners_path, topic_path
-from consumerd.zk.listing import list_names
-from consumerd.zk.port import NoNode, NotPermitted, Right, ZkClient
+from consumerd.zk.layout import BROKER_TOPICS, offsets_path, owners_path
+from consumerd.zk.port import NoNode, NotPermitted, Right, ZkClient, list_names
+from consumerd.zk.registry_layout import RegistryLayout
 from consumerd.zk.rights import Denial, SessionRights
-from consumerd.zk.znodes import MalformedZnode, Pattern, parse_topic
+from consumerd.zk.znodes import Pattern
 
 _SHOWN: Final = 3
 _ATTEMPTS: Final = 4
@@ -34,7 +35,11 @@ _FOLDER_ITSELF: Final = ""
 _REVIEW_PAUSE_S: Final = 5.0
 """Shortest time between two reviews of rights, in seconds."""
 _DENIED_POLL_S: Final = 25.0
-"""Poll interval, in seconds, for rights that come back, on top of the pause: no watch reports a changed ACL."""
+"""Poll interval, in seconds, for restored rights, in addition to the pause: no watch reports a changed ACL."""
+
+
+_MOST_LEFT_OUT: Final = 100
+"""Limit of topics that an expression leaves out; with 500, each member of ours computes for a second or two."""
 
 
 class GroupRights:
@@ -43,12 +48,16 @@ class GroupRights:
     Costs a few reads per topic and one per partition, in parallel, and a write only for an ACL that is not open.
     """
 
-    def __init__(self, zk: ZkClient, group: str) -> None:
+    def __init__(self, zk: ZkClient, group: str, layout: RegistryLayout) -> None:
         self._zk = zk
         self._group = group
+        self._layout = layout
 
     async def find_denied(self, topics: Collection[str]) -> dict[str, Denial]:
-        """Return the topics that are denied, each with the reason. Raises CoordinationError."""
+        """Return the topics that this session may not consume, each with the missing permission.
+
+        Raises CoordinationError.
+        """
         rights = SessionRights(self._zk)
 
         async def find(topic: str) -> Denial | None:
@@ -56,7 +65,7 @@ class GroupRights:
                 try:
                     return await self._find_denial(rights, topic)
                 except NotPermitted as error:
-                    # some releases refuse even to say whether a node exists
+                    # some releases refuse even an existence check
                     return Denial(path=error.path, right=Right.READ, acl=None, identity=self._zk.identity)
                 except NoNode:
                     if not left:
@@ -95,34 +104,53 @@ class GroupRights:
 
         That includes a topic that does not exist, since its partitions are unknown.
         """
-        found = await self._zk.find(topic_path(topic))
-        try:
-            return found is None or not {str(key) for key in parse_topic(found[0])} <= {*names}
-        except MalformedZnode:
-            return True
+        node = await self._layout.read_topic(self._zk, topic)
+        return node is None or node.problem is not None or not {str(key) for key in node.replicas} <= {*names}
 
 
 class MemberNotPermitted(ConfigError):
-    """The member may not consume what it must register: it leaves, or never joins."""
+    """This process may not consume a topic that it cannot leave out of its subscription.
+
+    The process leaves the group, or never joins.
+    """
 
 
 class PermittedSubscription:
     """The part of a subscription that this member may consume.
 
-    Denied topics are left out of a static subscription. A pattern is registered as it is or not at all, since all
-    members must compute the same topics from it.
+    Denied topics are left out of what is registered: of a list of names, and of an expression by one that does not
+    match them. Other members compute our topics from the registration, so the partitions of denied topics go to them.
+
+    An expression is registered as it is, or not at all, if leaving topics out would do more harm or cannot be done:
+
+    - Java members up to 0.10.1 with ``roundrobin`` stop all of the group's topics unless all members have the same.
+    - Automata of our members have a bounded size, and take time to make: more than :data:`_MOST_LEFT_OUT` denied topics
+      are not left out.
+
+    Args:
+        needs_equal: True if all members must have the same topics.
     """
 
     def __init__(
-        self, zk: ZkClient, group: str, subscription: Subscription, *, hooks: Hooks, log: structlog.stdlib.BoundLogger
+        self,
+        zk: ZkClient,
+        group: str,
+        subscription: Subscription,
+        *,
+        hooks: Hooks,
+        log: structlog.stdlib.BoundLogger,
+        layout: RegistryLayout,
+        needs_equal: bool = False,
     ) -> None:
         self._zk = zk
         self._group = group
         self._wanted = subscription
+        self._needs_equal = needs_equal
         self._hooks = hooks
         self._log = log
-        self._rights = GroupRights(zk, group)
+        self._rights = GroupRights(zk, group, layout)
         self._due = asyncio.Event()
+        self._waited = False
         self.registered: Subscription = subscription
         """The subscription that the member registers, by the last review."""
         self.denied: Mapping[str, Denial] = {}
@@ -134,41 +162,54 @@ class PermittedSubscription:
             self._due.set()
 
     async def wait_due(self) -> None:
-        """Wait until a review is due. Unbounded.
+        """Wait until the rights are to be checked again. No timeout.
 
-        It is due after a refusal, and every 30 s while a topic is denied.
+        That is at once after a refused claim or commit, and every 30 s while a topic is denied. Other members may not
+        be able to consume until this one has registered without the topic.
         """
         # a refusal that reviews cannot explain must not cause reviews without a pause
-        await asyncio.sleep(_REVIEW_PAUSE_S)
-        try:
-            async with timeout(_DENIED_POLL_S if self.denied else None):
-                await self._due.wait()
-        except TimeoutError:
+        if self._waited:
+            await asyncio.sleep(_REVIEW_PAUSE_S)
+        self._waited = True
+        while not await wait_set(self._due, _DENIED_POLL_S) and not self.denied:
             pass
 
     async def review(self, *, joined: bool = False) -> bool:
-        """Check the rights again; return True if that changes the registration.
+        """Check the permissions again; return True if the member has to register other topics.
 
         Args:
-            joined: True for a registered member. It stays if a topic that its pattern matches is denied: leaving would
-                stop all of its topics. Before it is registered, it refuses to join.
+            joined: True for a registered member. If its pattern matches a topic that it may not consume and cannot
+                leave out, it stays: leaving would stop all of its topics. A member that is not registered yet refuses
+                to join.
 
-        Raises MemberNotPermitted if the member must not be registered, CoordinationError.
+        Raises MemberNotPermitted if the member must not be registered; CoordinationError.
         """
         self._due.clear()
-        denied = await self._rights.find_denied(await self._list_topics())
+        topics = await self._list_topics()
+        denied = await self._rights.find_denied(topics)
         self._tell(denied)
         before = self.registered
-        if self._wanted.pattern is Pattern.STATIC:
-            left = {topic: count for topic, count in self._wanted.streams.items() if topic not in denied}
-            if not left:
-                raise _refuse(self._group, denied, "no topic is left to subscribe to")
-            self.registered = replace(self._wanted, streams=left)
-        elif denied and not joined:
-            raise _refuse(self._group, denied, "a pattern cannot leave topics out")
+        if denied and denied.keys() >= topics:
+            raise _refuse(self._group, denied, "no topic is left to subscribe to")
+        problem = self._leave_out(denied)
+        if problem is not None and not joined:
+            raise _refuse(self._group, denied, problem)
         return self.registered != before
 
-    async def _list_topics(self) -> Collection[str]:
+    def _leave_out(self, denied: Mapping[str, Denial]) -> str | None:
+        """Choose what is registered; return why a pattern cannot leave denied topics out, or None."""
+        self.registered = self._wanted
+        if self._wanted.pattern is not Pattern.STATIC and denied and self._needs_equal:
+            return "with roundrobin all members need the same topics, so a pattern cannot leave topics out"
+        if self._wanted.pattern is not Pattern.STATIC and len(denied) > _MOST_LEFT_OUT:
+            return f"a pattern can leave {_MOST_LEFT_OUT} topics out at most"
+        try:
+            self.registered = self._wanted.without(denied.keys())
+        except UnsupportedPattern as error:
+            return f"a pattern cannot leave these topics out: {error}"
+        return None
+
+    async def _list_topics(self) -> AbstractSet[str]:
         if self._wanted.pattern is Pattern.STATIC:
             return self._wanted.streams.keys()
         return plan_streams(self._wanted.register(0), await list_names(self._zk, BROKER_TOPICS)).keys()

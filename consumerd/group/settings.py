@@ -18,11 +18,16 @@ class RebalanceSettings:
     is added at random.
     """
     max_retries: int = 4
-    """Retries of a claim that another member holds, after which this member reports that it is not ready."""
+    """Number of retries to claim a partition that another member holds.
+
+    After them, this member reports that it is not ready. It goes on trying.
+    """
     backoff_ms: int = 2000
     """Interval, in milliseconds, between two such retries. A change of the owner node causes one at once."""
     drain_timeout_ms: int = 3000
-    """Longest time, in milliseconds, to flush and commit a partition that is given up. What is left then is abandoned.
+    """Longest time, in milliseconds, to flush and commit a partition that is given up.
+
+    Records that are not flushed by then are discarded here; the next owner fetches them again.
     """
     release_grace_ms: int = 250
     """Time, in milliseconds, that a drained partition is still held: a Java member reads the committed offset before it

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The states of a member and of a partition, and every transition between them.
 
-Pure: nothing but tables. Two rules hold:
+The module ``transitions`` is pure: nothing but tables. Two rules hold:
 
-1. Everything that affects transitions stands here; :mod:`consumerd.group.machine` decides *when* a trigger fires, never
-   *what follows*.
-2. This file knows no ZooKeeper, no listener and no clock.
+1. Everything that affects transitions stands there; :mod:`consumerd.group.machine` decides *when* a trigger fires,
+   never *what follows*.
+2. It knows no ZooKeeper, no listener and no clock.
 
 **Theory.** In the Java consumer, a rebalance is a procedure: stop everything, recompute, start again. Here it is a
 difference between what a member *should* own and what each partition *is* doing. The member follows the group: it
@@ -30,24 +30,27 @@ class MemberState(enum.Enum):
     """The state of a member in its group."""
 
     DETACHED = "detached"
-    """No session."""
+    """The member has no ZooKeeper session."""
     JOINING = "joining"
-    """There is a session; our node under ``ids`` is being created."""
+    """There is a ZooKeeper session; the member's node below ``/consumers/G/ids`` is being created."""
     SETTLING = "settling"
     """Something changed; the member waits a moment for further changes before it reads the group."""
     READING = "reading"
-    """A view of the group is being read."""
+    """The members and topics of the group are being read from ZooKeeper."""
     FOLLOWING = "following"
-    """The newest view is applied; partitions move towards it."""
+    """The newest assignment is known; partitions are claimed or given up until they match it."""
     SUSPENDED = "suspended"
-    """ZooKeeper has been silent for two thirds of the session timeout; nothing is done, positions are kept."""
+    """ZooKeeper has been silent for two thirds of the session timeout: the member does nothing.
+
+    It keeps its partitions and positions, and goes on if the session does.
+    """
     LEAVING = "leaving"
-    """Nothing is wanted any more: everything is drained and released, then our node is deleted."""
+    """The member leaves: it drains and releases all partitions, then deletes its node."""
     STOPPED = "stopped"
 
 
 class MemberTrigger(enum.Enum):
-    """An event that moves a member."""
+    """An event that takes a member from one state to another."""
 
     SESSION = "session"
     REGISTERED = "registered"
@@ -56,14 +59,14 @@ class MemberTrigger(enum.Enum):
     VIEWED = "viewed"
     UNREADABLE = "unreadable"
     UNLISTED = "unlisted"
-    """Our node under ``ids`` is gone, or belongs to another session."""
+    """The member's node below ``/consumers/G/ids`` is gone, or belongs to another session."""
     STALE = "stale"
-    """The view changed after partitions were claimed by it."""
+    """The group has changed since the assignment was computed by which partitions were claimed."""
     SUSPEND = "suspend"
     RESUME = "resume"
-    """The same session answers again, and we are registered in it."""
+    """After a silence the same session answers again, and the member is registered in it."""
     REJOIN = "rejoin"
-    """The same session answers again, and we are not registered in it yet."""
+    """After a silence the same session answers again, and the member is not registered in it yet."""
     SESSION_OVER = "session over"
     LEAVE = "leave"
     LEFT = "left"
@@ -73,30 +76,36 @@ class PartitionState(enum.Enum):
     """The state of a partition in this member."""
 
     ABSENT = "absent"
-    """Not ours, and nothing is in progress."""
+    """The partition is not this member's, and nothing is in progress."""
     CLAIMING = "claiming"
-    """Its owner node is being created."""
+    """The partition's owner node is being created in ZooKeeper."""
     CONTESTED = "contested"
-    """It should be ours, but another member's owner node exists. The node is watched, and the claim is retried."""
+    """The partition is assigned to this member, but another member's owner node exists.
+
+    The node is watched, and the claim is retried.
+    """
     CONFIRMING = "confirming"
-    """Its owner node is ours; a read checks whether the view that granted it is still current."""
+    """This member has created the owner node, and checks that the assignment is still current."""
     OWNED = "owned"
-    """The listener delivers it."""
+    """The partition is this member's, and is being delivered."""
     QUIESCING = "quiescing"
-    """It is being given up: the listener stops, flushes and commits."""
+    """The partition is being given up: its delivery stops, flushes and commits."""
     HOLDING = "holding"
-    """Drained, and kept a moment longer for a Java member that read the committed offset before our last commit."""
+    """The partition is drained, and its owner node is kept for the grace period.
+
+    A Java member may have read the committed offset before the last commit.
+    """
     RELEASING = "releasing"
-    """Its owner node is being deleted."""
+    """The partition's owner node is being deleted."""
     DROPPING = "dropping"
-    """Lost: the listener discards what it has not delivered."""
+    """The partition is lost: records that are not delivered yet are being discarded."""
 
 
 class PartitionTrigger(enum.Enum):
-    """An event that moves a partition."""
+    """An event that takes a partition from one state to another."""
 
     GRANT = "grant"
-    """The newest view gives it to us."""
+    """The newest assignment gives the partition to this member."""
     CREATED = "created"
     TAKEN = "taken"
     """The owner node is another member's, or it could not be created."""
@@ -104,18 +113,21 @@ class PartitionTrigger(enum.Enum):
     """The owner node may or may not have been created."""
     CONFIRMED = "confirmed"
     DENY = "deny"
-    """The newest view does not give it to us."""
+    """The newest assignment does not give the partition to this member."""
     RENEW = "renew"
-    """Its topic was deleted and re-created: what runs belongs to the old topic."""
+    """The partition's topic was re-created: records in delivery belong to the deleted topic."""
     DRAINED = "drained"
     ELAPSED = "elapsed"
     RELEASED = "released"
     LOSE = "lose"
-    """Its owner node is gone, or another member's."""
+    """The partition's owner node is gone, or another member's."""
     SESSION_OVER = "session over"
     DROPPED = "dropped"
     STRAY = "stray"
-    """An owner node of our session that no record explains: its claim's outcome never became known."""
+    """An owner node of this session was found that the state machine does not know.
+
+    The outcome of its creation was lost.
+    """
 
 
 _M, _MT = MemberState, MemberTrigger
@@ -142,7 +154,10 @@ MEMBER_TRANSITIONS: Final[Mapping[tuple[MemberState, MemberTrigger], MemberState
     },
     (_M.LEAVING, _MT.LEFT): _M.STOPPED,
 }
-"""Every transition of a member. LEAVING survives the end of the session: what is left then is to drop."""
+"""Next state of a member by state and trigger.
+
+LEAVING survives the end of the session: the partitions that are left then are dropped.
+"""
 
 _P, _PT = PartitionState, PartitionTrigger
 
@@ -175,10 +190,10 @@ PARTITION_TRANSITIONS: Final[Mapping[tuple[PartitionState, PartitionTrigger], Pa
         for state in (_P.CLAIMING, _P.CONTESTED, _P.CONFIRMING, _P.HOLDING, _P.RELEASING)
     },
 }
-"""Every transition of a partition."""
+"""Next state of a partition by state and trigger."""
 
 HELD: Final = frozenset({_P.CONFIRMING, _P.OWNED, _P.QUIESCING, _P.HOLDING})
-"""States in which the owner node is ours, so a missing node means that the partition was lost."""
+"""States in which the owner node is this member's: if it is missing, the partition was lost."""
 
 MOVING: Final = frozenset({_P.CLAIMING, _P.CONFIRMING, _P.QUIESCING, _P.HOLDING, _P.RELEASING, _P.DROPPING})
-"""States that end by themselves; a rebalance lasts while a partition is in one of them."""
+"""States of a partition that end by themselves; a rebalance lasts while one is in such a state."""

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chains on paper: the names, records and metadata of landed files. Pure; nothing here touches a disk.
+"""Names, records and metadata of landed files. Pure; touches no disk.
 
-``<path>/topic=<T>/partition=<P>/chain=<n>/<position>.<extension>``. A chain is a run of files without overlap: a file is
-named by its *chain position*, twenty digits, which is the ``next_offset`` of the file before it, or the chain's origin
-for the first. So the name that the next file must have follows from what is there, and a name can be taken only once.
+A file's path is ``<path>/topic=<T>/partition=<P>/chain=<n>/<position>.<extension>``. A *chain* is a run of files
+without overlap. A file is named by its *chain position*, in twenty digits: the ``next_offset`` of the file before it,
+or the chain's origin for the first file. So the files that are there determine the name of the next one, and a name can
+be taken only once.
 
-A partition's chains follow each other by their numbers, and only the newest one grows: every other one ends with a *seal*, a
-file without records whose ``next_offset`` is its own position. As long as nobody removes it, no file can have that name, and
-no writer can get past it.
+Example: a chain of origin 0 holds files 0 (offsets 0-99) and 100 (offsets 100-149). The next file is named 150.
 
-Readers skip names that begin with ``_`` or ``.``, as Spark does: those are the records of this module and the files
-that are still being written. Every record is one JSON object; keys that a reader does not know are to be passed over.
+The chains of a partition are numbered, and only the newest one grows. Every other chain ends with a *seal*, a file
+without records whose ``next_offset`` is its own position. While the seal is there, no file can have that name, and no
+writer can get past it.
+
+Readers skip names that begin with ``_`` or ``.``, as Spark does. Those are the records of this module, and files that
+are being written. Every record is one JSON object; readers skip keys that they do not know.
 """
 
 from __future__ import annotations
@@ -38,19 +41,26 @@ from consumerd.landing.record_fields import (
 )
 from consumerd.model import Gap, GapReason, Incarnation, PartitionKey, TopicPartition
 from consumerd.wire import kernel
-from consumerd.wire.records import NO_TIMESTAMP, RecordBatch
+from consumerd.wire.record_fields import NO_TIMESTAMP
+from consumerd.wire.records import RecordBatch
 
 ROOT_RECORD: Final = "_consumerd.json"
 CHAIN_RECORD: Final = "_chain.json"
 META_FOLDER: Final = "_meta"
 HIDDEN_PREFIX: Final = "."
 SEALED: Final = "sealed"
-"""The reason of a chain that goes on behind a seal whose maker died before it began the chain it was made for."""
+"""Reason, in ``_chain.json``, of a chain begun only because the one before was sealed.
+
+The writer that sealed it died before it began the next chain.
+"""
 MAX_GAPS: Final = 1000
-"""Gaps a file lists one by one; beyond, those of the most frequent reason are summed up in one entry."""
+"""Largest number of gaps that a file lists one by one.
+
+Beyond it, the gaps of the most frequent reason are summed up in one entry.
+"""
 
 FileId = NewType("FileId", str)
-"""Which attempt at a file: the process's writer id and a number, never used twice."""
+"""Id of one attempt to write a file: the process's writer id and a number. Never used twice."""
 
 _CHAIN_FOLDER = re.compile(r"chain=([1-9][0-9]*)")
 _DATA_NAME = re.compile(r"([0-9]{20})\.([a-z0-9]+(?:\.[a-z0-9]+)?)")
@@ -61,49 +71,72 @@ _META_NAME = re.compile(r"([0-9]{20})\.(.+)\.json")
 
 
 def partition_folder(partition: TopicPartition) -> tuple[str, str]:
-    """Return the two folder names of a partition, percent-encoded where a file system or Spark would misread them."""
+    """Return the names of a partition's two folders, such as ``topic=orders`` and ``partition=3``.
+
+    Characters that a file system or Spark would misread are percent-encoded.
+    """
     return f"topic={quote(partition.topic, safe='')}", f"partition={quote(str(partition.partition), safe='')}"
 
 
 def chain_folder(number: int) -> str:
-    """Return the folder name of a partition's ``number``-th chain, from 1."""
+    """Return the folder name of a partition's chain of files, such as ``chain=2``.
+
+    Args:
+        number: Number among the partition's chains, from 1.
+    """
     return f"chain={number}"
 
 
 def parse_chain_folder(name: str) -> int | None:
-    """Read a chain's number, or None if the name is not a chain's."""
+    """Return the chain number in a folder name such as ``chain=2``; None for other names."""
     match = _CHAIN_FOLDER.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def data_name(position: int, extension: str) -> str:
-    """Return the final name of the file at ``position``."""
+    """Return the final name of a data file, such as ``00000000000000000150.parquet``.
+
+    Args:
+        position: Offset at which the file begins: the end of the file before it.
+        extension: Without a leading dot.
+    """
     return f"{position:020d}.{extension}"
 
 
 def parse_data_name(name: str, extension: str) -> int | None:
-    """Read the position off a data file's name, or None if the name is no data file's of that extension."""
+    """Return the offset in a data file's name; None for other names and extensions."""
     match = _DATA_NAME.fullmatch(name)
     return int(match[1]) if match and match[2] == extension else None
 
 
 def hidden_name(name: str, file_id: FileId) -> str:
-    """Return the name under which the file ``name`` is written before it is published."""
+    """Return the hidden name under which the file ``name`` is written before it is published.
+
+    Readers ignore the hidden name, which begins with a dot or an underscore. It contains ``file_id``, so two writers of
+    one file never share it.
+    """
     return f"{HIDDEN_PREFIX}{name}.{quote(file_id, safe='')}.tmp"
 
 
 def is_hidden(name: str) -> bool:
-    """Tell whether a name is one that :func:`hidden_name` makes."""
+    """Return True if a name is one that :func:`hidden_name` makes."""
     return name.startswith(HIDDEN_PREFIX) and name.endswith(".tmp")
 
 
 def meta_name(position: int, file_id: FileId) -> str:
-    """Return the name, in ``_meta``, of the metadata that one attempt wrote for the file at ``position``."""
+    """Return the name of a metadata file in the folder ``_meta``.
+
+    Several attempts to write a data file may each leave metadata, so the name has the id of the attempt.
+
+    Args:
+        position: Offset that names the data file.
+        file_id: Id of the attempt.
+    """
     return f"{position:020d}.{quote(file_id, safe='')}.json"
 
 
 def parse_meta_name(name: str) -> int | None:
-    """Read the position off a metadata file's name, or None."""
+    """Return the offset in a metadata file's name in ``_meta``; None for other names."""
     match = _META_NAME.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -113,29 +146,40 @@ def parse_meta_name(name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootRecord:
-    """``_consumerd.json``: whose path this is. ``root`` is random, so that one volume is told from another."""
+    """Content of ``_consumerd.json``: the group and cluster that own a sink's path.
+
+    ``root`` is a random id. ZooKeeper has it too, so a path whose volume is not mounted, or another volume, is noticed.
+    """
 
     root: str
     cluster: str
     group: str
 
     def encode(self) -> bytes:
-        """Return the record's bytes."""
+        """Return the content of ``_consumerd.json`` as JSON."""
         return encode_fields({"format": FORMAT_VERSION, **asdict(self)})
 
     @classmethod
     def parse(cls, data: bytes) -> RootRecord:
-        """Read a record. Raises MalformedRecord."""
+        """Parse the content of ``_consumerd.json``. Raises MalformedRecord."""
         fields = decode_fields(data)
         return cls(root=get_text(fields, "root"), cluster=get_text(fields, "cluster"), group=get_text(fields, "group"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainRecord:
-    """``_chain.json``: what is fixed when a chain begins.
+    """Content of ``_chain.json``, written when a chain of landed files begins, and never changed.
 
-    ``request_id`` is the operator's request that asked for it. A chain that only goes on behind the seal of another
-    (``reason`` is ``SEALED``) has that of the other. ``cluster`` is None in records of format 1.
+    Args:
+        origin: Offset at which the chain begins.
+        incarnation: Identity of the topic; a topic that is created again under the same name has another one.
+        extension: Extension of the chain's data files, without a dot.
+        reason: Why a new chain was begun.
+        writer: Id of the process that began the chain.
+        request_id: Id of the operator's request that asked for the chain; None if no request did. If ``reason`` is
+            ``SEALED``, the chain only continues where the one before was sealed, and has the ``request_id`` of that
+            one.
+        cluster: The cluster's id; None in records of format 1.
     """
 
     origin: int
@@ -147,28 +191,29 @@ class ChainRecord:
     cluster: str | None = None
 
     def continues(self, other: ChainRecord) -> bool:
-        """Tell whether this chain, a later one, holds what the other would have held: no step back or over lies between."""
+        """Return True if this chain only continues the sealed chain ``other``.
+
+        It has the reason ``SEALED``, and the incarnation and the request of ``other``.
+        """
         return self.reason == SEALED and (self.incarnation, self.request_id) == (other.incarnation, other.request_id)
 
     def encode(self) -> bytes:
-        """Return the record's bytes."""
-        fields: dict[str, object] = {
+        """Return the content of ``_chain.json`` as JSON."""
+        fields = {
             "format": FORMAT_VERSION,
             "origin": self.origin,
             **encode_incarnation(self.incarnation),
             "extension": self.extension,
             "reason": self.reason,
             "writer": self.writer,
+            "request_id": self.request_id,
+            "cluster": self.cluster,
         }
-        if self.request_id is not None:
-            fields["request_id"] = self.request_id
-        if self.cluster is not None:
-            fields["cluster"] = self.cluster
-        return encode_fields(fields)
+        return encode_fields({name: value for name, value in fields.items() if value is not None})
 
     @classmethod
     def parse(cls, data: bytes) -> ChainRecord:
-        """Read a record. Raises MalformedRecord."""
+        """Parse the content of ``_chain.json``. Raises MalformedRecord."""
         fields = decode_fields(data)
         return cls(
             origin=get_number(fields, "origin"),
@@ -183,7 +228,15 @@ class ChainRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LandedEnd:
-    """How far a partition's chain has reached at least: what the group notes when a file was published."""
+    """Lower bound for the end of a partition's newest chain, as recorded in ZooKeeper.
+
+    A chain is a run of landed files without overlap. The end is recorded whenever a file was published.
+
+    Attributes:
+        chain: Number of the chain, from 1.
+        origin: Offset at which the chain begins.
+        next_offset: Offset after the last file that was recorded.
+    """
 
     incarnation: Incarnation
     chain: int
@@ -191,13 +244,13 @@ class LandedEnd:
     next_offset: int
 
     def encode(self) -> bytes:
-        """Return the note's bytes."""
+        """Return the value of the znode in which this end is recorded, as JSON."""
         fields = {"chain": self.chain, "origin": self.origin, "next_offset": self.next_offset}
         return encode_fields({"format": FORMAT_VERSION, **encode_incarnation(self.incarnation), **fields})
 
     @classmethod
     def parse(cls, data: bytes) -> LandedEnd:
-        """Read a note. Raises MalformedRecord."""
+        """Parse the value of the znode that records the end. Raises MalformedRecord."""
         fields = decode_fields(data)
         return cls(
             incarnation=get_incarnation(fields),
@@ -207,9 +260,14 @@ class LandedEnd:
         )
 
     def find_missing(self, *, chain: int, end: int) -> Gap | None:
-        """Return what is missing of a partition whose newest chain is of this number and ends there; None: nothing.
+        """Return the offsets that had landed according to this record, but are not on disk.
 
-        Chains only grow and later ones have higher numbers, so that a lower end means that files were removed.
+        None if no offset is missing: the chain on disk reaches this end, or a newer chain was begun. A lower end on
+        disk means that files were removed, because chains only grow.
+
+        Args:
+            chain: Number of the newest chain on disk.
+            end: Offset after the last file of that chain.
         """
         if chain > self.chain or end >= self.next_offset:
             return None
@@ -218,7 +276,14 @@ class LandedEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LandedGap:
-    """Offsets without a landed record. ``offsets`` is how many: less than the span where several gaps are summed up."""
+    """Range of offsets for which a landed file has no records, for one ``reason``.
+
+    Attributes:
+        start: first offset of the range.
+        end: offset after the range.
+        offsets: number of offsets without a record in the range: ``end - start``, or less if the entry is the sum of
+            several gaps with records between them.
+    """
 
     start: int
     end: int
@@ -228,12 +293,25 @@ class LandedGap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileMetadata:
-    """What a landed file says of itself: a Parquet footer's ``consumerd`` entry, or a JSON file in ``_meta``.
+    """Metadata of a landed file: a Parquet footer's ``consumerd`` entry, or JSON in ``_meta``.
 
-    ``next_offset`` is where the chain goes on. Between ``position`` and ``next_offset`` every offset is a record of
-    this file or lies in one of ``gaps``. ``sealed``: the chain ends here, at ``position``, for good; only a seal says so.
-    Where the metadata stands beside the data (JSON lines), ``size``, ``sha256`` and ``modified_ns`` say which data it
-    belongs to.
+    From ``position`` to ``next_offset`` (not included), every offset is a record of this file or lies in one of
+    ``gaps``. Timestamps are in ms since the epoch.
+
+    Args:
+        writer: Id of the attempt that wrote the file.
+        chain: Number of the file's chain among those of the partition, from 1.
+        position: Offset at which the file begins.
+        next_offset: Offset at which the next file begins.
+        count: Number of records.
+        first_offset: Offset of the first record; None without a record.
+        last_offset: Offset of the last record; None without a record.
+        min_timestamp: Earliest timestamp of the records; None if no record has one.
+        max_timestamp: Latest timestamp of the records; None if no record has one.
+        sealed: True for a seal: a file without records, after which no file can be added.
+        size: Size in bytes of the data file to which metadata in ``_meta`` belong. ``sha256`` and ``modified_ns`` (time
+            of modification, in ns since the epoch) identify that file, too. None in Parquet, whose metadata are within
+            the file.
     """
 
     writer: str
@@ -257,22 +335,37 @@ class FileMetadata:
     modified_ns: int | None = None
 
     def encode(self) -> bytes:
-        """Return the metadata as one JSON object."""
-        said = asdict(self)
-        absent = [name for name in _OPTIONAL if said[name] is None or said[name] is False]
-        fields: dict[str, object] = {"format": FORMAT_VERSION}
-        for name, value in said.items():
-            if name == "partition":
-                fields |= encode_partition(self.partition)
-            elif name == "incarnation":
-                fields |= encode_incarnation(self.incarnation)
-            elif name not in absent:
-                fields[name] = value
+        """Return a file's metadata as one JSON object."""
+        optional = {
+            "sealed": self.sealed or None,
+            "size": self.size,
+            "sha256": self.sha256,
+            "modified_ns": self.modified_ns,
+        }
+        fields = {
+            "format": FORMAT_VERSION,
+            "writer": self.writer,
+            "group": self.group,
+            "cluster": self.cluster,
+            "topic": self.topic,
+            **encode_partition(self.partition),
+            **encode_incarnation(self.incarnation),
+            "chain": self.chain,
+            "position": self.position,
+            "next_offset": self.next_offset,
+            "count": self.count,
+            "first_offset": self.first_offset,
+            "last_offset": self.last_offset,
+            "min_timestamp": self.min_timestamp,
+            "max_timestamp": self.max_timestamp,
+            "gaps": [asdict(gap) for gap in self.gaps],
+            **{name: value for name, value in optional.items() if value is not None},
+        }
         return encode_fields(fields)
 
     @classmethod
     def parse(cls, data: bytes) -> FileMetadata:
-        """Read metadata. Raises MalformedRecord."""
+        """Parse a file's metadata. Raises MalformedRecord."""
         fields = decode_fields(data)
         metadata = cls(
             writer=get_text(fields, "writer"),
@@ -302,14 +395,15 @@ class FileMetadata:
         return metadata
 
 
-_OPTIONAL: Final = ("sealed", "size", "sha256", "modified_ns")
-
-
 # -- what a file is going to say
 
 
 class GapLedger:
-    """The gaps of one file, within a bound: a compacted topic can have as many as records."""
+    """Collects the gaps of one file, in bounded memory.
+
+    A compacted topic can have as many gaps as records. If there are more than ``limit`` gaps, all gaps of the most
+    frequent reason become one entry: their whole range, and the number of offsets without a record in it.
+    """
 
     def __init__(self, limit: int = MAX_GAPS) -> None:
         self._limit = limit
@@ -317,13 +411,13 @@ class GapLedger:
         self._summed: dict[GapReason, LandedGap] = {}
 
     def add(self, gap: Gap) -> None:
-        """Note a gap that begins at or after the end of those noted before."""
+        """Add a gap that begins at or after the end of those added before."""
         self.add_entry(LandedGap(start=gap.start, end=gap.end, reason=gap.reason, offsets=gap.end - gap.start))
 
     def add_entry(self, entry: LandedGap) -> None:
-        """Note an entry of another file, perhaps a sum.
+        """Add a gap that another file lists, which may be a sum of several gaps.
 
-        Its start is not below that of entries noted before.
+        Entries come in the order of their starts.
         """
         reason = entry.reason
         if reason in self._summed:
@@ -335,15 +429,15 @@ class GapLedger:
         else:
             self._listed.append(entry)
             if len(self._listed) > self._limit:
-                self._sum_up_most_frequent()
+                [(most_frequent, _)] = Counter(gap.reason for gap in self._listed).most_common(1)
+                self._sum_up(most_frequent)
 
     def entries(self) -> tuple[LandedGap, ...]:
-        """Return the gaps by where they start; a summed one spans others."""
-        return tuple(sorted([*self._listed, *self._summed.values()], key=lambda gap: (gap.start, gap.end)))
+        """Return the gaps, sorted by start.
 
-    def _sum_up_most_frequent(self) -> None:
-        reason, _ = Counter(gap.reason for gap in self._listed).most_common(1)[0]
-        self._sum_up(reason)
+        The range of an entry that is the sum of several gaps may include gaps of other reasons.
+        """
+        return tuple(sorted([*self._listed, *self._summed.values()], key=lambda gap: (gap.start, gap.end)))
 
     def _sum_up(self, reason: GapReason, *more: LandedGap) -> None:
         self._summed[reason] = _sum_up([*(gap for gap in self._listed if gap.reason is reason), *more])
@@ -351,7 +445,11 @@ class GapLedger:
 
 
 class FileSummary:
-    """What a file holds so far."""
+    """Counts, offsets, timestamps and gaps of a file that is being written.
+
+    Args:
+        position: Offset at which the file begins.
+    """
 
     def __init__(self, position: int) -> None:
         self.position = position
@@ -364,12 +462,12 @@ class FileSummary:
         self._gaps = GapLedger()
 
     def pass_over(self, gap: Gap) -> None:
-        """Note offsets that this file leaves out and no batch tells of."""
+        """Add a gap: offsets for which the file has no records."""
         self._gaps.add(gap)
         self.next_offset = gap.end
 
     def add(self, batch: RecordBatch) -> None:
-        """Note a batch that the file has taken."""
+        """Add a batch that was written to the file."""
         if batch.offsets:
             if self._first_offset is None:
                 self._first_offset = batch.offsets[0]
@@ -391,7 +489,12 @@ class FileSummary:
         chain: int,
         sealed: bool = False,
     ) -> FileMetadata:
-        """Return the metadata of a file with this content, or of the chain's seal."""
+        """Return the metadata of a file with these records and gaps.
+
+        Args:
+            chain: Number of the file's chain among those of the partition, from 1.
+            sealed: True for a seal: a file without records, which ends the chain.
+        """
         return FileMetadata(
             writer=writer,
             group=group,
@@ -421,7 +524,7 @@ class FileSummary:
 
 
 def _extent(timestamps: array[int]) -> tuple[int, int] | None:
-    """Return the earliest and the latest of those that are none of NO_TIMESTAMP."""
+    """Return the earliest and the latest timestamp, without NO_TIMESTAMP; None without any."""
     if kernel.gather is not None:
         return kernel.gather.extent(timestamps, NO_TIMESTAMP)
     known: Sequence[int] = timestamps

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with single chains, and with how chains of a root follow each other. Pure."""
+"""Checks of a partition's chains of landed files, each alone, and their succession. Pure."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from consumerd.landing.chain import FileMetadata
-from consumerd.landing.damage import describe_damage
 from consumerd.landing.findings import Finding, FindingKind, Severity
-from consumerd.landing.values import LandedChain, LandedFile
+from consumerd.landing.values import LandedChain, LandedFile, describe_damage
 
 _MOVED: Final = "moved away, or lost"
 
 
 def check_chain(chain: LandedChain) -> Iterator[Finding]:
-    """Find what is wrong with a chain: files missing, damaged, overlapping, behind a seal, or at odds with themselves."""
+    """Yield findings about the files of one chain of landed files.
+
+    Found are files that are missing, damaged, overlap, or come after a seal (the file that ends a chain), and files
+    whose metadata contradict each other.
+    """
     end: int | None = chain.record.origin
     sealed_by: LandedFile | None = None
     for place, file in enumerate(chain.files):
@@ -44,7 +47,15 @@ def check_chain(chain: LandedChain) -> Iterator[Finding]:
         metadata = file.metadata
         if metadata is not None:
             sealed_by = file if metadata.sealed else sealed_by
-            yield from _check_metadata(chain, file, metadata)
+            for problem in _find_contradictions(chain, metadata):
+                yield _find(
+                    FindingKind.MISCOUNTED,
+                    chain,
+                    f"{file.path}: its metadata {problem}",
+                    file=file,
+                    start=metadata.position,
+                    end=metadata.next_offset,
+                )
         end = None if file.end is None else max(end or 0, file.end)
 
 
@@ -61,22 +72,10 @@ def _missing(chain: LandedChain, start: int, end: int, *, first: bool) -> Findin
         FindingKind.FILE_MISSING,
         chain,
         what + tail,
-        severity=Severity.WARNING if first else Severity.ERROR,
+        severity=Severity.WARNING if first else Severity.CRITICAL,
         start=start,
         end=end,
     )
-
-
-def _check_metadata(chain: LandedChain, file: LandedFile, metadata: FileMetadata) -> Iterator[Finding]:
-    for problem in _find_contradictions(chain, metadata):
-        yield _find(
-            FindingKind.MISCOUNTED,
-            chain,
-            f"{file.path}: its metadata {problem}",
-            file=file,
-            start=metadata.position,
-            end=metadata.next_offset,
-        )
 
 
 def _find_contradictions(chain: LandedChain, metadata: FileMetadata) -> Iterator[str]:
@@ -89,14 +88,19 @@ def _find_contradictions(chain: LandedChain, metadata: FileMetadata) -> Iterator
         yield f"count {metadata.count} records, from {first} to {last}"
     elif first is not None and last is not None and not position <= first <= last < end:
         yield f"have records from {first} to {last}, which is not within [{position}, {end})"
-    if chain.partition.partition.broker is None:  # else offsets are bytes, and count nothing
+    if chain.partition.partition.broker is None:  # in 0.7 offsets are bytes, not numbers of records
         passed = sum(gap.offsets for gap in metadata.gaps)
         if metadata.count + passed != end - position:
-            yield f"count {metadata.count} records and {passed} offsets passed over, of the {end - position} offsets of its span"
+            span = end - position
+            yield f"count {metadata.count} records and {passed} offsets passed over, of the {span} offsets of its span"
 
 
 def check_succession(chains: Sequence[LandedChain]) -> Iterator[Finding]:
-    """Find what is wrong with how the chains of one partition in one root follow each other, given by number."""
+    """Yield findings about the succession of one partition's chains in one landing folder.
+
+    Each chain must begin after the chain before it was sealed, that is, ended for good. The chains are sorted by
+    number.
+    """
     for number in range(1, chains[-1].number):
         if all(chain.number != number for chain in chains):
             yield _find(
@@ -119,14 +123,15 @@ def check_succession(chains: Sequence[LandedChain]) -> Iterator[Finding]:
                 FindingKind.CHAIN_UNEXPLAINED,
                 chain,
                 f"{chain.folder} begins at {chain.record.origin} of incarnation {chain.record.incarnation} "
-                f"({chain.record.reason}), and nothing explains that: {before.folder} ends at {before.end} of incarnation "
+                f"({chain.record.reason}), and nothing explains that: {before.folder} ends at {before.end} of "
+                f"incarnation "
                 f"{before.record.incarnation}",
                 start=chain.record.origin,
             )
 
 
 def _is_over(chain: LandedChain) -> bool | None:
-    """Tell whether a chain is sealed; None where its last file does not tell."""
+    """Return True if a chain has its final file; None without the last file's metadata."""
     if not chain.files:
         return False
     return None if chain.files[-1].metadata is None else chain.sealed
@@ -135,8 +140,10 @@ def _is_over(chain: LandedChain) -> bool | None:
 def _is_explained(before: LandedChain, chain: LandedChain) -> bool:
     former, latter = before.record, chain.record
     if latter.incarnation != former.incarnation:
-        # any later one will do: a replica with a path of its own has seen none of what others landed in between
-        return latter.incarnation > former.incarnation
+        # it need not be the next incarnation: a replica with a path of its own has not seen those that others landed
+        if latter.incarnation.is_same_topic(former.incarnation):
+            return latter.incarnation.truncation > former.incarnation.truncation
+        return latter.incarnation.is_later_topic(former.incarnation) is not False  # topic ids do not tell
     assert before.end is not None
     if latter.continues(former):
         return latter.origin == before.end
@@ -148,7 +155,7 @@ def _find(
     chain: LandedChain,
     detail: str,
     *,
-    severity: Severity = Severity.ERROR,
+    severity: Severity = Severity.CRITICAL,
     file: LandedFile | None = None,
     start: int | None = None,
     end: int | None = None,
@@ -162,7 +169,7 @@ def _find(
         partition=str(chain.partition.partition),
         incarnation=str(chain.record.incarnation),
         chain=chain.number if number is None else number,
-        path=None if file is None else file.path,
+        where=None if file is None else file.path,
         start=start,
         end=end,
     )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Coverage: the landed offsets that a table has taken over, as ranges. Pure.
 
-A table keeps, with each commit, the :class:`Coverage` that the commit adds; what it has taken so far is their sum.
+Each commit of a table has the :class:`Coverage` that it adds. Their sum is the coverage of the table.
 """
 
 from __future__ import annotations
@@ -18,14 +18,18 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """Offsets that a table has, or that a commit adds to it.
+    """Offsets of logs whose records a table has, or gets by one commit.
+
+    A log is a partition of one incarnation of its topic. A chain is a run of landed files without overlap.
 
     Attributes:
-        cluster: identity of the cluster, None if nothing is covered, or in commits of earlier releases.
-        covered: offsets by log. The record of such an offset, if it exists, is in the table, and may not be added again.
-        doubtful: offsets of which only the table can say whether it has their records. They come from files with more
-            gaps than ``landing.chain.MAX_GAPS``, which record only a sum.
-        taken: offsets of files that are done, by chain. Such a file is skipped by its name.
+        cluster: id of the cluster; None if nothing is covered, or in commits of earlier releases.
+        covered: offsets by log. The table has the record of each of these offsets, if there is one, and takes none of
+            them again.
+        doubtful: offsets by log for which the table's rows must be read to know if it has the record. They come from
+            files with more gaps than ``landing.chain.MAX_GAPS``, which record only a sum.
+        taken: offsets of files that the table has taken completely, by chain. A file at such an offset is skipped by
+            its name.
     """
 
     cluster: str | None = None
@@ -47,7 +51,7 @@ class Coverage:
 
     @classmethod
     def parse(cls, value: object) -> Coverage:
-        """Read what :meth:`encode` has made. Raises ValueError."""
+        """Parse the JSON that :meth:`encode` returns. Raises ValueError."""
         if not isinstance(value, Mapping):
             raise ValueError(f"coverage {value!r}, expected an object")  # noqa: TRY004 - what is wrong is the JSON, not the caller's code
         cluster = value.get("cluster")
@@ -65,7 +69,7 @@ NOTHING: Final = Coverage()
 
 
 def sum_up(parts: Iterable[Coverage]) -> Coverage:
-    """Return the union of coverages. Raises ValueError if they are of several clusters."""
+    """Return the union of these coverages. Raises ValueError if they are of several clusters."""
     known = list(parts)
     clusters = sorted({part.cluster for part in known if part.cluster is not None})
     if len(clusters) > 1:

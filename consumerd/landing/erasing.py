@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replacement of a landed file by one without some of its records. Blocks.
 
-Position, ``next_offset``, and the time of modification stay: to daemons and to bronze it is the same file. What was
-erased is a gap of the reason ``erased``, as far as no record is left at its offset.
+Position, ``next_offset``, and the time of modification stay: to daemons and to the job ``bronze`` it is the same file.
+The offsets of erased records become a gap of the reason ``erased``, except those at which another record is left.
 
 Order of the steps, so that a file and its metadata always fit, also after a crash between two steps:
 
-1. The new file is written under a hidden name. A claim of the partition may remove it: then nothing is changed, and
-   the erasure of this file is tried again.
+1. The new file is written under a hidden name. A claim of the partition may remove it: then nothing is changed, and the
+   erasure of this file is tried again.
 2. JSON lines only: the new metadata is published in ``_meta``, beside the old. Readers choose by size and SHA-256, so
    that the old metadata counts as long as the old file is there.
 3. The new file is made durable and renamed over the old one, and the folder is synced. Parquet has its metadata within.
 
 The old metadata in ``_meta`` stays for readers that have seen the old file's size, until the file is erased from again,
 or removed. It has no keys or values. One race is left: a reader takes the metadata before the third step, and opens the
-file after it. It finds fewer records than it was told, and reports a damaged file; its next run does not.
+file after it. It finds fewer records than the metadata say, and reports a damaged file; its next run does not.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from consumerd.landing.chain import (
     parse_meta_name,
 )
 from consumerd.landing.filesystem import FileSystem
-from consumerd.landing.line_compression import find_line_compression
+from consumerd.landing.metadata import keeps_metadata_beside
 from consumerd.landing.publish import HiddenFile, Outcome, publish_record
 from consumerd.landing.record_fields import MalformedRecord
 from consumerd.model import GapReason
@@ -44,7 +44,10 @@ from consumerd.model import GapReason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftRecords:
-    """Records that stay in a file; offsets and timestamps are None without records."""
+    """Count, offsets and times of the records that stay in a file after an erasure.
+
+    Timestamps are in ms since the epoch. Offsets and timestamps are None if no record stays.
+    """
 
     count: int = 0
     first_offset: int | None = None
@@ -54,17 +57,25 @@ class LeftRecords:
 
 
 class ContentWriter(Protocol):
-    """Writes the new file's content."""
+    """Function that writes the content of the file that replaces a landed one."""
 
     def __call__(self, hidden: HiddenFile) -> FileMetadata:
-        """Write everything, Parquet's footer included, and return the new metadata. Raises OSError."""
+        """Write the complete new file, with Parquet's footer; return the file's metadata.
+
+        Raises OSError.
+        """
 
 
 def describe_erased(metadata: FileMetadata, left: LeftRecords, erased: Iterable[tuple[int, int]]) -> FileMetadata:
-    """Return a file's metadata without some records.
+    """Return the metadata of a file from which records were erased.
+
+    The erased ranges become gaps of the reason ``erased``. Size, digest and time of modification are None: the writer
+    of the file sets them.
 
     Args:
-        erased: spans of offsets at which no record is left, ascending, disjoint.
+        metadata: Metadata of the file as it was.
+        left: Count, offsets and times of the records that stay.
+        erased: Half-open ranges of offsets at which no record is left, ascending, disjoint.
     """
     gaps = [
         *metadata.gaps,
@@ -90,17 +101,19 @@ def describe_erased(metadata: FileMetadata, left: LeftRecords, erased: Iterable[
 def replace_file(
     files: FileSystem, folder: Path, old: FileMetadata, *, extension: str, file_id: FileId, write: ContentWriter
 ) -> Outcome:
-    """Write a published file anew under its name; ``write`` gives its content.
+    """Replace a landed file under its name; ``write`` writes the new content.
 
     Args:
-        folder: of the chain.
-        old: metadata of the file as it is.
+        folder: Folder of the file.
+        old: Metadata of the file as it is.
+        extension: Extension of the file, without a dot.
+        file_id: Id of this attempt, part of the name under which the new file is written first.
 
-    Returns TAKEN, with nothing changed, if a claim of the partition has removed the hidden file. Raises OSError, after
-    which either file may be there, and what ``write`` raises.
+    Returns PUBLISHED; or TAKEN, with nothing changed, if a process that claimed the partition has removed the
+    unfinished new file. Raises the errors of ``write``; OSError, after which either file may be there.
     """
     name = data_name(old.position, extension)
-    beside = find_line_compression(extension) is not None
+    beside = keeps_metadata_beside(extension)
     _, modified_ns = files.size_and_mtime(folder / name)
     hidden = HiddenFile(files, folder=folder, name=name, file_id=file_id, digested=beside)
     try:
@@ -124,9 +137,9 @@ def replace_file(
 
 
 def _remove_stale(files: FileSystem, folder: Path, current: FileMetadata) -> None:
-    """Remove a position's metadata of earlier attempts and erasures.
+    """Remove the metadata in ``_meta`` of earlier attempts and erasures of a file.
 
-    The file is published, so that none of them counts any more.
+    The file is published, so none of them counts any more.
     """
     for name in files.names(folder):
         if parse_meta_name(name) == current.position:

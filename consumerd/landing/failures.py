@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to say about a system call that failed: where, why, and what to do."""
+"""Error texts of failed system calls: file, cause, and advice."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ _ADVICE: Final = {
 
 
 def describe_failure(error: OSError, doing: str, place: Path | str) -> str:
-    """Return ``<place>: cannot <doing>: <cause>; <advice>``.
+    """Return a text about a failed system call: ``<file>: cannot <doing>: <cause>; <advice>``.
 
     Args:
-        place: What to name if the error names no file, as that of a write to a descriptor.
+        doing: The failed action as a verb with its object, such as ``write``.
+        place: File or folder to name if the error names none, such as for a write to a descriptor.
     """
     cause = os.strerror(error.errno) if error.errno else str(error)
     return (
@@ -40,7 +41,10 @@ def describe_failure(error: OSError, doing: str, place: Path | str) -> str:
 
 
 def _find_place(error: OSError) -> Path | None:
-    """Return the file or folder that an error names; for a hidden file, whose name changes each time, its folder."""
+    """Return the file or folder that an error names.
+
+    For a hidden file, whose name changes each time, return its folder.
+    """
     if not isinstance(error.filename, str | bytes):
         return None
     named = Path(os.fsdecode(error.filename))

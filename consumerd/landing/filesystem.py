@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""File operations behind landed files and tables, as a port, with the local implementation.
+"""File operations for landed files and tables: interfaces, and the implementation for local files.
 
-``ReadableFiles`` is all that readers of a landing zone use, so that it may lie in another kind of store. ``FileSystem``
-adds what writers use. A test can make any call fail or be the last.
+``ReadableFiles`` is all that readers of landed files use, so that they may be in another kind of store. ``FileSystem``
+adds what writers use. Tests replace it, to make any call fail or be the last before a crash.
 
 Every method blocks and raises OSError; they are called in threads only.
 """
@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Final, Protocol
 
 _doubtful: Final[set[Path]] = set()
-"""Folders whose last fsync by this process failed: nobody knows which of their names are durable."""
+"""Folders whose last fsync by this process failed; their names may not be durable."""
 
 
 class ReadableFiles(Protocol):
-    """Files by name, to read."""
+    """Store of files that can be listed and read by path."""
 
     def names(self, path: Path) -> list[str]:
-        """List a folder, in no order; empty if there is none."""
+        """Return the names in a folder, in no order; an empty list without a folder."""
 
     def read(self, path: Path) -> bytes:
         """Read a whole small file. Raises FileNotFoundError."""
@@ -33,136 +33,154 @@ class ReadableFiles(Protocol):
         """Open a file to read parts of it. Raises FileNotFoundError."""
 
     def size_and_mtime(self, path: Path) -> tuple[int, int]:
-        """Return a file's size in bytes and its time of modification in ns."""
+        """Return a file's size in bytes, and its modification time in ns since the epoch."""
 
 
 class FileSystem(ReadableFiles, Protocol):
-    """File system with exclusive names by ``link(2)``, and durability on demand."""
+    """File operations of writers: names that are taken only once, and durable writes.
+
+    Names are taken by ``link(2)``. Nothing is durable before it is synced.
+    """
 
     def make_folders(self, path: Path) -> None:
-        """Make a folder and the missing ones of its parents.
+        """Create a folder, and those of its parents that are missing.
 
         None of them is durable before its parent is synced.
         """
 
     def create(self, path: Path) -> int:
-        """Make a new file for writing and return its descriptor. Raises FileExistsError."""
+        """Create a new file for writing; return its descriptor. Raises FileExistsError."""
 
     def write(self, descriptor: int, data: bytes | memoryview) -> None:
-        """Write all of ``data``."""
+        """Write all bytes of ``data`` at the end of an open file."""
 
     def truncate(self, descriptor: int) -> None:
         """Empty an open file. The next write begins at its start."""
 
     def sync(self, descriptor: int) -> None:
-        """Make a file's content durable. After a failure nobody knows what of it is: the file must not be used."""
+        """Make a file's content durable (fsync). After a failure the file must not be used.
+
+        After a failure it is unknown which part of the content is durable.
+        """
 
     def sync_path(self, path: Path) -> None:
-        """Make the content of a file durable that a library has written and closed. After a failure as in ``sync``."""
+        """Make the content of a closed file durable, for files written by a library.
+
+        After a failure the file must not be used, because it is unknown which part of the content is durable.
+        """
 
     def modified_ns(self, descriptor: int) -> int:
-        """Return an open file's time of modification."""
+        """Return an open file's time of modification, in ns since the epoch."""
 
     def set_modified_ns(self, descriptor: int, modified_ns: int) -> None:
-        """Set an open file's time of modification; a file system may keep less of it than nanoseconds."""
+        """Set an open file's time of modification, in ns since the epoch.
+
+        The file system may round it.
+        """
 
     def close(self, descriptor: int) -> None:
-        """Close a descriptor."""
+        """Close a file descriptor."""
 
     def link(self, source: Path, target: Path) -> None:
-        """Give a file a second name. Raises FileExistsError if that is taken; never replaces anything."""
+        """Give a file a second name (a hard link). Raises FileExistsError if that is taken.
+
+        It never replaces a file.
+        """
 
     def replace(self, source: Path, target: Path) -> None:
-        """Rename a file over ``target``, in one step. Raises FileNotFoundError if ``source`` has gone."""
+        """Rename a file over ``target``, in one step. Raises FileNotFoundError without ``source``."""
 
     def is_same(self, descriptor: int, path: Path) -> bool:
-        """Tell whether an open file is the one at ``path``; False if there is none."""
+        """Return True if ``path`` names the open file, False for another file or none."""
 
     def sync_folder(self, path: Path) -> None:
-        """Make the names in a folder durable. After a failure nothing is believed that merely repeats the call."""
+        """Make the creation and removal of names in a folder durable (fsync of the folder).
+
+        If a call has failed, a later call may succeed although the names are still not durable.
+        """
 
     def unlink(self, path: Path) -> None:
-        """Take a name away; one that is not there is fine."""
+        """Remove a name; do nothing if it does not exist."""
 
     def walk(self, path: Path) -> list[Path]:
-        """Return all files below a folder, relative to it, in no order; empty if there is no folder."""
+        """Return the paths of all files below a folder, relative to it, in no order.
+
+        The list is empty if there is no folder.
+        """
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a folder and everything below it; one that does not exist is fine."""
+        """Remove a folder and everything below it; do nothing if it does not exist."""
 
 
 class OsFileSystem:
-    """Files of this machine."""
+    """File system of this machine."""
 
     def make_folders(self, path: Path) -> None:
-        """See FileSystem."""
+        """Create a folder, and those of its parents that are missing."""
         path.mkdir(parents=True, exist_ok=True)
 
     def create(self, path: Path) -> int:
-        """See FileSystem."""
+        """Create a new file for writing; return its descriptor. Raises FileExistsError."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
     def write(self, descriptor: int, data: bytes | memoryview) -> None:
-        """See FileSystem."""
+        """Write all bytes of ``data`` to an open file."""
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(descriptor, rest) :]
 
     def truncate(self, descriptor: int) -> None:
-        """See FileSystem."""
+        """Empty an open file. The next write begins at its start."""
         os.ftruncate(descriptor, 0)
         os.lseek(descriptor, 0, os.SEEK_SET)
 
     def sync(self, descriptor: int) -> None:
-        """See FileSystem."""
+        """Make an open file's content durable. After a failure the file must not be used."""
         os.fsync(descriptor)
 
     def sync_path(self, path: Path) -> None:
-        """See FileSystem."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        """Make a closed file's content durable. After a failure the file must not be used."""
+        self._fsync(path)
 
     def modified_ns(self, descriptor: int) -> int:
-        """See FileSystem."""
+        """Return an open file's time of modification, in ns since the epoch."""
         return os.fstat(descriptor).st_mtime_ns
 
     def set_modified_ns(self, descriptor: int, modified_ns: int) -> None:
-        """See FileSystem."""
+        """Set an open file's time of modification, in ns since the epoch."""
         os.utime(descriptor, ns=(modified_ns, modified_ns))
 
     def close(self, descriptor: int) -> None:
-        """See FileSystem."""
+        """Close a file descriptor."""
         os.close(descriptor)
 
     def link(self, source: Path, target: Path) -> None:
-        """See FileSystem."""
+        """Give a file a second name (a hard link). Raises FileExistsError if that is taken."""
         os.link(source, target)
 
     def replace(self, source: Path, target: Path) -> None:
-        """See FileSystem."""
+        """Rename a file over ``target``, in one step. Raises FileNotFoundError without ``source``."""
         source.replace(target)
 
     def is_same(self, descriptor: int, path: Path) -> bool:
-        """See FileSystem."""
+        """Return True if ``path`` names the open file, False for another file or none."""
         try:
             return os.path.samestat(os.fstat(descriptor), path.stat())
         except FileNotFoundError:
             return False
 
     def sync_folder(self, path: Path) -> None:
-        """See FileSystem.
+        """Make the creation and removal of names in a folder durable (fsync of the folder).
 
-        The kernel tells of a failed write once, and takes what it could not write for written: the next fsync of the same
-        folder has nothing to do and succeeds. So after a failure the folder is changed first, by a hidden name that comes and
-        goes. A file system that has lost a folder's write (ext4, XFS) refuses that change; another one writes the folder anew.
+        The kernel reports a failed write once, then marks its data as written. The next fsync of the folder would have
+        nothing to do and succeed. Therefore, after a failure, the next call first changes the folder: it creates and
+        removes a hidden name. A file system that has lost the write (ext4, XFS) refuses that change; other file systems
+        write the folder again.
         """
         if path in _doubtful:
             self._rewrite(path)
         try:
-            self._fsync_folder(path)
+            self._fsync(path)
         except OSError:
             _doubtful.add(path)
             raise
@@ -174,45 +192,45 @@ class OsFileSystem:
         self.close(self.create(mark))
         self.unlink(mark)
 
-    def _fsync_folder(self, path: Path) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    def _fsync(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
     def unlink(self, path: Path) -> None:
-        """See FileSystem."""
+        """Remove a name; do nothing if it does not exist."""
         path.unlink(missing_ok=True)
 
     def names(self, path: Path) -> list[str]:
-        """See FileSystem."""
+        """Return the names in a folder, in no order; an empty list without a folder."""
         with contextlib.suppress(FileNotFoundError):
             return os.listdir(path)  # noqa: PTH208 - a third of the time, and a log has thousands
         return []
 
     def walk(self, path: Path) -> list[Path]:
-        """See FileSystem."""
+        """Return the paths of all files below a folder, relative to it, in no order."""
         return [Path(home, name).relative_to(path) for home, _, names in os.walk(path) for name in names]
 
     def remove_tree(self, path: Path) -> None:
-        """See FileSystem."""
+        """Remove a folder and everything below it; do nothing if it does not exist."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
 
     def read(self, path: Path) -> bytes:
-        """See FileSystem."""
+        """Return the content of a small file. Raises FileNotFoundError."""
         return path.read_bytes()
 
     def open(self, path: Path) -> BufferedIOBase:
-        """See FileSystem."""
+        """Open a file, to read parts of it. Raises FileNotFoundError."""
         return path.open("rb")
 
     def size_and_mtime(self, path: Path) -> tuple[int, int]:
-        """See FileSystem."""
+        """Return a file's size in bytes, and its modification time in ns since the epoch."""
         found = path.stat()
         return found.st_size, found.st_mtime_ns
 
 
 LOCAL_FILES: Final = OsFileSystem()
-"""Files of this machine; there is no state in it."""
+"""File system of this machine, for callers that need no other; it has no state."""

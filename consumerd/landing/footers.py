@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what files say of themselves: Parquet footers, and what stands in ``_meta`` beside JSON lines.
+"""Reads landed files' metadata: Parquet footers, and JSON in ``_meta`` beside JSON lines.
 
-Many at a time, in threads: it is the disk that takes long. Blocks; changes nothing, since daemons may be at work. So
-that what they publish meanwhile is no riddle, a chain that makes no sense as it was listed is listed once more.
+Many files at a time are read in threads, since the disk takes most of the time. Blocks. Changes nothing, since daemons
+may be at work. If they publish files meanwhile, the list of a chain's files may contradict itself; it is then read once
+more.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from typing import Final
 
 from consumerd.landing.chain import META_FOLDER, FileMetadata, parse_meta_name
 from consumerd.landing.coverage import Coverage
-from consumerd.landing.line_compression import find_line_compression
-from consumerd.landing.metadata import find_metadata_reader
+from consumerd.landing.metadata import find_metadata_reader, keeps_metadata_beside
 from consumerd.landing.ranges import EMPTY
 from consumerd.landing.record_fields import MalformedRecord
 from consumerd.landing.scan import list_chain
@@ -28,27 +28,38 @@ _AT_A_TIME: Final = 64
 _LISTINGS: Final = 3
 
 Wanted = Callable[[LandedChain, LandedFile], bool]
-"""Whether a file's metadata are to be read."""
+"""Function that returns True for the files whose metadata are to be read."""
 
 
 def read_all(landing: Landing) -> Landing:
-    """Read the metadata of every file."""
+    """Return the landed files with the metadata of every file read."""
     return read_footers(landing, lambda _chain, _file: True)
 
 
 def read_ends(landing: Landing) -> Landing:
-    """Read the metadata of each chain's last file: names tell where every other one ends."""
+    """Return the landed files with the metadata of each chain's last file read.
+
+    The end of every other file is known without reading: it is the offset in the next file's name.
+    """
     return read_footers(landing, lambda _chain, file: file.name_end is None)
 
 
 def read_new(landing: Landing, covered: Coverage) -> Landing:
-    """Read the metadata of the files that a table has not taken yet."""
+    """Return all landed files, with metadata of those that a table lacks.
+
+    A table lacks a file that it does not have completely; only the metadata of such files are read.
+
+    ``covered.taken`` has the files that the table has taken completely.
+    """
     taken = {chain.ref: covered.taken.get(chain.ref, EMPTY) for chain in landing.chains}
     return read_footers(landing, lambda chain, file: file.position not in taken[chain.ref])
 
 
 def read_footers(landing: Landing, wanted: Wanted) -> Landing:
-    """Read the metadata of the ``wanted`` files. Where they cannot be read, or are of another place, ``damage`` says so."""
+    """Return the landed files with the metadata of those files read that ``wanted`` selects.
+
+    If a file's metadata cannot be read, or are those of another file, its field ``damage`` has the reason.
+    """
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="footer") as pool:
         chains = _read_chains(pool, landing.chains, wanted)
         for _ in range(_LISTINGS - 1):
@@ -58,12 +69,10 @@ def read_footers(landing: Landing, wanted: Wanted) -> Landing:
             if not odd:
                 break
             again = _read_chains(pool, [_list_again(chains[place]) for place in odd], wanted)
-            changed = False
-            for place, chain in zip(odd, again, strict=True):
-                changed = changed or chain.files != chains[place].files
-                chains[place] = chain
-            if not changed:
+            if all(chain.files == chains[place].files for place, chain in zip(odd, again, strict=True)):
                 break
+            for place, chain in zip(odd, again, strict=True):
+                chains[place] = chain
     return replace(landing, chains=tuple(chains))
 
 
@@ -72,7 +81,7 @@ def _read_chains(pool: Executor, chains: Iterable[LandedChain], wanted: Wanted) 
     work: list[tuple[LandedChain, Mapping[int, list[str]], list[LandedFile]]] = []
     for chain in known:
         unread = [file for file in chain.files if file.metadata is None and wanted(chain, file)]
-        names = _list_metadata(chain) if unread and find_line_compression(chain.record.extension) else {}
+        names = _list_metadata(chain) if unread and keeps_metadata_beside(chain.record.extension) else {}
         work += [(chain, names, unread[first : first + _AT_A_TIME]) for first in range(0, len(unread), _AT_A_TIME)]
     read: dict[str, LandedFile] = {}
     for files in pool.map(lambda part: [_read_file(part[0], part[1], file) for file in part[2]], work):
@@ -84,8 +93,10 @@ def _read_file(chain: LandedChain, names: Mapping[int, list[str]], file: LandedF
     folder, extension = Path(chain.folder), chain.record.extension
     read_metadata = find_metadata_reader(extension)
     if read_metadata is None:
-        problem = f".{extension} files are of no format that is known here"
-        return replace(file, damage=f"{file.path}: its metadata cannot be read: {problem}")
+        return replace(
+            file,
+            damage=f"{file.path}: its metadata cannot be read: .{extension} files are of no format that is known here",
+        )
     try:
         size, modified_ns = chain.root.files.size_and_mtime(Path(file.path))
         file = replace(file, size=size, landed_ms=modified_ns // 1_000_000)
@@ -117,7 +128,7 @@ def _find_misplacement(chain: LandedChain, file: LandedFile, metadata: FileMetad
 
 
 def _list_metadata(chain: LandedChain) -> Mapping[int, list[str]]:
-    """List the names in ``_meta`` by position: once a chain, not once a file."""
+    """List the names in ``_meta`` by position: one listing for a chain of files."""
     found: defaultdict[int, list[str]] = defaultdict(list)
     for name in chain.root.files.names(Path(chain.folder, META_FOLDER)):
         position = parse_meta_name(name)
@@ -132,7 +143,7 @@ def _is_newest(chains: list[LandedChain], place: int) -> bool:
 
 
 def _looks_odd(chain: LandedChain, *, is_newest: bool) -> bool:
-    """Tell whether a listing that was made while files were published could look like this."""
+    """Return True if this listing can be the result of files published during the listing."""
     ends = [chain.record.origin, *(file.end for file in chain.files)]
     if any(end is not None and end != file.position for end, file in zip(ends, chain.files, strict=False)):
         return True
@@ -143,7 +154,7 @@ def _looks_odd(chain: LandedChain, *, is_newest: bool) -> bool:
 
 
 def _list_again(chain: LandedChain) -> LandedChain:
-    found, _, _ = list_chain(chain.root, chain.partition, chain.number, chain.folder)
+    found = list_chain(chain.root, chain.partition, chain.number, chain.folder, [])
     if found is None:
         return chain
     known = {file.path: file for file in chain.files if file.damage is None}

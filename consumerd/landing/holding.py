@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What offsets a file holds records of, by its own word. Pure."""
+"""Offsets for which a landed file has records, by its metadata. Pure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from consumerd.landing.ranges import EMPTY, RangeSet
 from consumerd.model import GapReason
 
 RECORDLESS: Final = frozenset({GapReason.CONTROL, GapReason.ERASED})
-"""Reasons of gaps whose offsets count as held: no other chain is to give their records."""
+"""Reasons of gaps whose offsets count as landed: no file will ever have records for them."""
 FEW_PIECES: Final = 8
-"""How many ranges of a file are worth to be known one by one."""
+"""Largest number of a file's ranges of offsets that are kept in memory one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Offsets that a file holds records of.
+    """Offsets for which one landed file has records, or had them before they were erased.
 
     Attributes:
-        certain: each has its record in the file, or is a transaction marker, or was erased. Of the latter two no other
-            chain is to give a record.
-        doubtful: some have a record, and the file does not say which, since it has summed its gaps up.
+        certain: offsets for which no record may be taken from another chain of files. They are the offsets of records
+            in the file, of transaction markers, and of erased records.
+        doubtful: offsets of which the file has some. Its metadata do not tell which, because they have only the sum of
+            several gaps.
     """
 
     certain: RangeSet
@@ -31,7 +32,7 @@ class Holding:
 
     @classmethod
     def of(cls, metadata: FileMetadata) -> Holding:
-        """Read it off a file's metadata."""
+        """Return the offsets of a file, computed from its metadata alone."""
         if metadata.count == 0 and all(gap.reason is not GapReason.ERASED for gap in metadata.gaps):
             return cls(EMPTY, EMPTY)
         span = RangeSet.of([(metadata.position, metadata.next_offset)])
@@ -42,8 +43,11 @@ class Holding:
         return cls(held - doubtful, held & doubtful)
 
     def sum_up(self, most_pieces: int) -> Holding:
-        """Return what is remembered of a file with more holes than that, as those of a compacted topic have: that only itself, or the
-        table that has its rows, tells which offsets it holds. Ranges of each would fill a driver's memory for good.
+        """Return these offsets as at most ``most_pieces`` ranges, to save memory.
+
+        If there are more ranges, the result has one doubtful range from the first offset to the last. Only the file
+        itself, or a table with its rows, then tells which of these offsets have records. Example: offsets 0, 2 and 5
+        with ``most_pieces`` 2 become the doubtful range 0 to 5.
         """
         if len(self.certain.spans) + len(self.doubtful.spans) <= most_pieces:
             return self

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compression of JSON lines: whole gzip members or zstd frames of about 1 MiB of lines, one behind the other.
+"""Compression of JSON lines into consecutive gzip members or zstd frames.
 
-An open file keeps no compressor, which would be 1.4 MB for each partition: lines are collected, and compressed together when there
-are enough of them or when memory is wanted. Readers take members and frames that follow each other for one stream (gzip,
-zstd, Python, Spark, Arrow).
+Each member or frame holds about 1 MiB of lines. An open file keeps no compressor, which would take 1.4 MB per
+partition. Instead lines are collected, and compressed together once there are enough of them or memory is needed.
+Readers take consecutive members or frames for one stream (gzip, zstd, Python, Spark, Arrow).
 """
 
 from __future__ import annotations
@@ -19,27 +19,36 @@ LineCompression = Literal["none", "gzip", "zstd"]
 
 PLAIN: Final = "jsonl"
 EXTENSIONS: Final[dict[LineCompression, str]] = {"none": PLAIN, "gzip": f"{PLAIN}.gz", "zstd": f"{PLAIN}.zst"}
-"""The last part of files' names, by compression."""
+"""Extension of files of JSON lines, by compression."""
 
 _GZIP_LEVEL: Final = 3
 _ZSTD_LEVEL: Final = 1
 _GZIP_WINDOW: Final = 15 + 16
-"""32 KiB, and a gzip header."""
+"""Argument of zlib: a window of 32 KiB, and a gzip header."""
 
 COMPRESSOR_BYTES: Final[dict[LineCompression, int]] = {"none": 0, "gzip": 272 << 10, "zstd": 1408 << 10}
-"""Memory of one compressor at work: zlib's by its manual (zconf.h), zstd's as it says itself, rounded up."""
+"""Memory of one working compressor, in bytes, rounded up; by compression.
+
+zlib's is from its manual (zconf.h), zstd's from its own estimate.
+"""
 
 DAMAGE: Final = (zlib.error, EOFError, zstandard.ZstdError)
-"""What reading raises, besides OSError, for bytes that are not what was written."""
+"""Errors, besides OSError, that reading damaged compressed lines may raise."""
 
 
 def find_line_compression(extension: str) -> LineCompression | None:
-    """Return how files of an extension are compressed; None where they are no JSON lines."""
+    """Return the compression of JSON lines with an extension; None for other formats.
+
+    Examples: ``none`` for ``jsonl``, ``zstd`` for ``jsonl.zst``, None for ``parquet``.
+    """
     return next((compression for compression, known in EXTENSIONS.items() if known == extension), None)
 
 
 def compress_lines(compression: LineCompression, pieces: Sequence[bytes]) -> Iterator[bytes]:
-    """Yield the bytes of one member or frame of these lines, of an empty one where there are none."""
+    """Yield the bytes of one gzip member or zstd frame with these lines.
+
+    Without lines it is an empty member or frame.
+    """
     if compression == "gzip":
         member = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
         for piece in pieces:
@@ -54,7 +63,11 @@ def compress_lines(compression: LineCompression, pieces: Sequence[bytes]) -> Ite
 
 
 def open_lines(source: BinaryIO, extension: str) -> BinaryIO:
-    """Return a file to read lines from. Reading raises OSError, and those of DAMAGE; frames cut off may read as an end."""
+    """Return a decompressing stream of a file's JSON lines.
+
+    Reading from the stream raises OSError, or one of the errors in DAMAGE if the data are damaged. A zstd frame or gzip
+    member that is cut off may look like the end of the file instead.
+    """
     compression = find_line_compression(extension)
     if compression == "gzip":
         return cast("BinaryIO", gzip.GzipFile(fileobj=source))

@@ -1,49 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of bronze: which records to take from which landed file, each record once. Pure.
+"""Plans of the Spark job ``bronze``: the records to take from each landed file. Pure.
 
-Files of one log are gone through from the highest chain down (``LandedChain.priority``). Each gives the offsets that
-nobody before it has given and the table does not have, its recorded gaps left out: what one chain has not landed
-(consumed elsewhere, retention, compaction before it was read) another one may have. Transaction markers are records of
-nobody's.
+Each record is taken once. The files of one log are processed from the highest chain number down
+(``LandedChain.priority``); a chain is a run of files without overlap. Each file gives the offsets that no earlier file
+gives and that the table does not have, except its recorded gaps: offsets that one chain has not landed (consumed
+elsewhere, retention, compaction before they were read) may be in another chain. Transaction markers are no records.
 
-A file that has summed its gaps up does not tell which of their offsets it holds, and of one that has very many nobody
-remembers it. It gives what it holds; whoever comes after it finds those offsets *contested*, and takes of them what is
-not in the table and not in the file before.
+The metadata of a file with more than ``landing.chain.MAX_GAPS`` gaps tell how many offsets are missing, but not which.
+All rows of such a file are taken. In a later file its offsets are *contested*: each row is compared with the table and
+with the earlier file, and taken if neither has it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Final
 
 from consumerd.errors import ConfigError
 from consumerd.landing.chain import FileMetadata
 from consumerd.landing.coverage import NOTHING, Coverage, sum_up
-from consumerd.landing.damage import UNPLANNABLE, describe_damage
-from consumerd.landing.findings import Finding
+from consumerd.landing.findings import Finding, FindingKind
 from consumerd.landing.holding import FEW_PIECES, Holding
 from consumerd.landing.ranges import EMPTY, RangeSet, Span, union
-from consumerd.landing.values import ChainRef, LandedChain, LandedFile, Landing, LogId
+from consumerd.landing.values import ChainRef, LandedChain, LandedFile, Landing, LogId, describe_damage
+
+_UNPLANNABLE: Final = frozenset({FindingKind.CHAIN_RECORD_MISSING, FindingKind.CHAIN_RECORD_DAMAGED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedFile:
-    """The rows to take from one file.
+    """Rows that a table takes from one landed file.
 
     Attributes:
-        ranges: offsets of which all rows are taken; neither the plan nor the table has them elsewhere.
-        contested: offsets of which a row is taken unless the table, or an earlier file of the plan, has its identity.
-        whole: all rows are taken and none is contested, so nothing is filtered; ``metadata.count`` is their number.
-        adds: coverage that the file's rows add.
+        ranges: offsets of which all rows are taken: neither the table nor another file of the plan has them.
+        contested: offsets of which each row is compared: it is taken if neither the table nor an earlier file of the
+            plan has its record.
+        whole: True if all rows are taken and none is contested, so that no row has to be filtered out. Their number is
+            then ``metadata.count``.
+        adds: offsets that the table has in addition once it has taken the rows.
     """
 
     log: LogId
     chain: ChainRef
-    number: int
     file: LandedFile
     metadata: FileMetadata
     extension: str
@@ -52,18 +53,14 @@ class PlannedFile:
     whole: bool
     adds: Coverage
 
-    @property
-    def path(self) -> str:
-        """The file's path."""
-        return self.file.path
-
 
 @dataclass(frozen=True, slots=True)
 class PassedFile:
-    """A file without rows to take: empty, or known to the table or to earlier files of the plan.
+    """A landed file without rows for the table to take.
 
-    ``behind`` is how many files of the plan come before it: once these are in the table it is done with, and no sooner,
-    since one of them may turn out to be damaged.
+    The file is empty, or the table and earlier files of the plan have all its offsets. ``behind`` is the number of the
+    plan's files that come before it. The file counts as taken only once those files are in the table: one of them may
+    turn out to be damaged, and then rows of this file are needed.
     """
 
     chain: ChainRef
@@ -73,10 +70,15 @@ class PassedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class LandingPlan:
-    """Files to take over, ordered by log, then from the highest chain down.
+    """Landed files whose rows a table takes, in the order of taking them.
 
-    ``damaged`` says what could not be planned: files and chains that a human must look at; a job that
-    does not mind takes the rest, and finds them again in its next plan.
+    The files are sorted by log, then from the highest chain number down.
+
+    Attributes:
+        files: the files with rows to take.
+        passed: the files without rows to take.
+        damaged: findings about files and chains that could not be planned, because an operator must repair them. A job
+            may take the other files; the next plan reports the damage again.
     """
 
     cluster: str
@@ -85,17 +87,8 @@ class LandingPlan:
     damaged: tuple[Finding, ...] = ()
 
     @cached_property
-    def id(self) -> str:
-        """Name of the plan: a digest of the ranges and files."""
-        content = [
-            [planned.chain, planned.file.position, planned.ranges.encode(), planned.contested.encode()]
-            for planned in self.files
-        ]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
-
-    @cached_property
     def adds(self) -> Coverage:
-        """Coverage that the plan adds to the table."""
+        """Offsets that the table gets by taking all files of the plan."""
         taken: defaultdict[ChainRef, list[Span]] = defaultdict(list)
         for passed in self.passed:
             taken[passed.chain].append(passed.span)
@@ -104,11 +97,14 @@ class LandingPlan:
 
     @property
     def is_empty(self) -> bool:
-        """True if there is no row to take."""
+        """True if no row is to be taken."""
         return not self.files
 
     def split(self, max_records: int) -> Iterator[LandingPlan]:
-        """Yield parts of about ``max_records`` each, at least one file, to be committed in this order."""
+        """Yield parts of the plan of about ``max_records`` rows, to be committed in this order.
+
+        Each part has at least one file, so a larger file is a part of its own.
+        """
         begin = count = 0
         for number, planned in enumerate(self.files):
             if number > begin and count + planned.metadata.count > max_records:
@@ -118,7 +114,7 @@ class LandingPlan:
         yield self._cut(begin, len(self.files))
 
     def _cut(self, begin: int, end: int) -> LandingPlan:
-        """Return the part with files ``begin`` to ``end``, and the passed files that belong to it."""
+        """Return the part with files ``begin`` to ``end``, and those without rows between them."""
         passed = [one for one in self.passed if (begin < one.behind or begin == 0) and one.behind <= end]
         return replace(
             self,
@@ -128,17 +124,21 @@ class LandingPlan:
 
 
 def plan_landing(landing: Landing, covered: Coverage = NOTHING, *, most_pieces: int = FEW_PIECES) -> LandingPlan:
-    """Plan what of a zone is not in a table that covers ``covered`` yet.
+    """Return the plan of the landed records that a table lacks.
 
-    Of a file up to ``most_pieces`` ranges are remembered one by one; where it has more, other chains' rows of its
-    offsets are contested.
+    Before the call, ``footers.read_new`` must have read the metadata of every file that is not in ``covered.taken``.
+    Raises ConfigError if the table is of another cluster.
 
-    The metadata of every file that is not ``covered.taken`` must have been read (``footers.read_new``). Raises
-    ConfigError where the table is of another cluster.
+    Args:
+        covered: Offsets that the table has.
+        most_pieces: Largest number of ranges of offsets that are kept in memory for one file. A file with more ranges
+            counts as one range of which it has some offsets; rows of other chains in that range are compared with the
+            table one by one.
     """
     if covered.cluster not in (None, landing.cluster):
         raise ConfigError(
-            f"the table holds records of cluster {covered.cluster}, and {landing.roots[0].path} is of {landing.cluster}: the same offsets are "
+            f"the table holds records of cluster {covered.cluster}, and {landing.roots[0].path} is of "
+            f"{landing.cluster}: the same offsets are "
             "other records there; give each cluster tables of its own (pipeline.path)"
         )
     chains: defaultdict[LogId, list[LandedChain]] = defaultdict(list)
@@ -146,7 +146,7 @@ def plan_landing(landing: Landing, covered: Coverage = NOTHING, *, most_pieces: 
         chains[chain.log].append(chain)
     planned: list[PlannedFile] = []
     passed: list[PassedFile] = []
-    damaged = [finding for finding in landing.findings if finding.kind in UNPLANNABLE]
+    damaged = [finding for finding in landing.findings if finding.kind in _UNPLANNABLE]
     for log in sorted(chains):
         given = _Given(covered.covered.get(log, EMPTY), covered.doubtful.get(log, EMPTY))
         for chain in sorted(chains[log], key=lambda chain: chain.priority):
@@ -157,7 +157,7 @@ def plan_landing(landing: Landing, covered: Coverage = NOTHING, *, most_pieces: 
 
 @dataclass(slots=True)
 class _Given:
-    """Offsets of one log that somebody gives already: for certain, or as far as its file holds them."""
+    """Offsets of one log for which earlier files of the plan give the records."""
 
     certain: RangeSet
     doubtful: RangeSet
@@ -171,7 +171,10 @@ def _plan_chain(
     passed: list[PassedFile],
     most_pieces: int,
 ) -> list[Finding]:
-    """Plan one chain's files, which as a rule do not overlap, so that what they give is added up once, at the end."""
+    """Plan the files of one chain.
+
+    They rarely overlap, so the offsets that they give are added up once, at the end.
+    """
     damaged: list[Finding] = []
     pending: list[Holding] = []
     reached = 0
@@ -204,7 +207,7 @@ def _settle(given: _Given, pending: list[Holding]) -> None:
 def _plan_file(
     chain: LandedChain, file: LandedFile, metadata: FileMetadata, holding: Holding, given: _Given
 ) -> PlannedFile | None:
-    """Plan one file; None if it has nothing to give."""
+    """Return the plan of one file; None if the table has all its rows."""
     span = Span(file.position, metadata.next_offset)
     free = RangeSet.of([span]) - given.certain
     contested = free & given.doubtful & (holding.certain | holding.doubtful)
@@ -215,7 +218,6 @@ def _plan_file(
     return PlannedFile(
         log=chain.log,
         chain=chain.ref,
-        number=chain.number,
         file=file,
         metadata=metadata,
         extension=chain.record.extension,

@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a name becomes public exactly once, and where a chain ends.
+"""Publishes files under names that are taken exactly once, and finds the ends of chains.
 
-Everything here blocks and runs in threads. One rule carries it all: **a file gets its final name by link(2) once its
-content is durable, and link(2) never replaces a name.** What follows from it:
+Everything here blocks and runs in threads. One rule is the base of all: **a file gets its final name by link(2) once
+its content is durable, and link(2) never replaces a name.** It follows:
 
-* A reader sees a whole file or none; a crash at any point leaves hidden names only, which whoever claims the partition
-  next removes.
-* Two writers that are sent to the same position by the same predecessor race for one name, and one of them loses. The
-  check of the lease before the link need not be atomic with it: a process that is stalled between the two, wakes up when
-  another has published at that position, and links, finds the name taken; and if nobody has, its file is what belongs
-  there, and whoever claims the partition next starts behind it. The lease saves work; the name keeps the order.
-* A chain is ended the same way: its seal takes the one name that the next file could have. Whoever has been sent there
-  loses that race as any other, sees the seal, and knows that this chain is over for good; a data file that was there
-  first has moved the end, and the seal is tried again behind it.
-* A name that is visible need not be durable yet: its publisher may have died before it synced the folder. So
-  :func:`find_chain` syncs what it has found before it believes it, for the position that it gives is going to be
-  committed.
+- A reader sees a whole file or none. A crash leaves only hidden names, which the next owner of the partition removes.
+- Two writers that continue from the same predecessor compete for one name, and one of them loses.
+- The check of the lease before the link need not be atomic with it. A process may stall between the two. If another has
+  published at that position meanwhile, the name is taken. If not, the file is the right one there, and the next owner
+  starts behind it. The lease saves work; the name keeps the order.
+- A chain is ended in the same way: its seal takes the only name that the next file could have. Another writer loses
+  that name, sees the seal, and knows that the chain is over. If a data file was first, it has moved the end, and the
+  seal is tried again behind it.
+- A visible name need not be durable yet: its publisher may have died before it synced the folder. So :func:`find_chain`
+  syncs the folder before it returns a position that is going to be committed.
 """
 
 from __future__ import annotations
@@ -27,6 +25,7 @@ import hashlib
 import threading
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -51,16 +50,17 @@ from consumerd.landing.chain import (
 from consumerd.landing.filesystem import FileSystem
 from consumerd.landing.metadata import MetadataReader
 from consumerd.landing.record_fields import MalformedRecord, describe_malformed
-from consumerd.model import TopicPartition
+from consumerd.model import Incarnation, TopicPartition
 
 SYNC_EVERY_BYTES: Final = 16 << 20
-"""A growing file is synced this often, beside what goes on, so that little is left for the moment when a revoked partition
-waits for it.
+"""Number of bytes after which a growing file is synced in the background.
+
+Little is then left to sync when a revoked partition waits for it.
 """
 
 _NS_PER_MS: Final = 1_000_000
 _NOT_OURS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL})
-"""What syncing a folder gives where a process may not read it, or where its file system cannot be written."""
+"""Error numbers of a folder that cannot be synced for lack of permission."""
 
 
 class Outcome(enum.Enum):
@@ -68,18 +68,24 @@ class Outcome(enum.Enum):
 
     PUBLISHED = "published"
     TAKEN = "taken"
-    """The name is another file's. Of a ``HiddenFile`` also: a later claim of the partition has removed the hidden name."""
+    """Another file has the name, or this file was removed before it was published.
+
+    The partition's next owner removes unpublished files.
+    """
     REMOVED = "removed"
-    """The hidden name is gone, and nothing was published."""
+    """The file was removed before it was published."""
 
 
 def create_exclusive(files: FileSystem, hidden: Path, descriptor: int, target: Path) -> Outcome:
-    """Give a durable file its final name, unless that is taken, and make the name durable.
+    """Link a durable file to its final name, unless taken, and sync the folder.
 
     Args:
-        descriptor: of the file, open.
+        hidden: Path under which the file was written.
+        descriptor: File descriptor of the open file.
+        target: Final path.
 
-    Raises OSError, after which the name may be public or not.
+    Returns PUBLISHED; TAKEN if another file has the name; REMOVED if ``hidden`` does not exist. Raises OSError, after
+    which the file may have its final name or not.
     """
     try:
         if failpoints.ENABLED:
@@ -88,7 +94,7 @@ def create_exclusive(files: FileSystem, hidden: Path, descriptor: int, target: P
         if failpoints.ENABLED:
             failpoints.reach("after_link")
     except (FileExistsError, FileNotFoundError) as error:
-        # a server that repeats a link whose answer was lost finds the name taken by this very file
+        # a server that repeats a link after its answer was lost finds the name taken by this very file
         if not files.is_same(descriptor, target):
             return Outcome.TAKEN if isinstance(error, FileExistsError) else Outcome.REMOVED
     if failpoints.ENABLED:
@@ -100,12 +106,20 @@ def create_exclusive(files: FileSystem, hidden: Path, descriptor: int, target: P
 
 
 class HiddenFile:
-    """A new file under its hidden name, until it is published or discarded.
+    """A new file under a hidden name, until it is published or discarded.
 
-    Used by one thread at a time, but for :meth:`doom`, :meth:`discard` and the size, which any may ask for.
+    Readers ignore hidden names. One thread at a time may use a hidden file, except for :meth:`doom`, :meth:`discard`
+    and the size, which any thread may use.
 
-    Writable by whoever writes to binary files (``write``, ``tell``, ``flush``, ``close``, ``closed``). Once it is discarded it
-    swallows what is still written to it: pyarrow writes a footer even when it is dropped.
+    The class has the methods that libraries need of a binary file (``write``, ``tell``, ``flush``, ``close``,
+    ``closed``). A discarded file ignores further writes, because pyarrow writes a footer even when its writer is
+    dropped.
+
+    Args:
+        folder: Folder of the file.
+        name: Final name of the file.
+        file_id: Id of this attempt, part of the hidden name.
+        digested: True to compute the SHA-256 of the bytes written.
     """
 
     closed = False
@@ -124,16 +138,19 @@ class HiddenFile:
 
     @property
     def sha256(self) -> str:
-        """The digest of what was written, in hexadecimal."""
+        """SHA-256 of the bytes written, in hexadecimal."""
         assert self._digest is not None
         return self._digest.hexdigest()
 
     def create(self) -> None:
-        """Make the file. Raises OSError."""
+        """Create the file on disk. Raises OSError."""
         self._descriptor = self._files.create(self._path)
 
     def write(self, data: bytes | memoryview) -> int:
-        """Append ``data``, all of it. Raises OSError, after which the file is only good to be discarded."""
+        """Append all of ``data``.
+
+        Raises OSError, after which the file can only be discarded.
+        """
         size = len(data)
         with self._open:
             if self._descriptor is not None:
@@ -142,25 +159,25 @@ class HiddenFile:
                 if self._digest is not None:
                     self._digest.update(data)
                 if self.size - self._synced_size >= SYNC_EVERY_BYTES:
-                    self._sync_beside(self._descriptor)
+                    self._syncing.start(partial(self._sync, self._descriptor))
+                    self._synced_size = self.size
         return size
 
-    def _sync_beside(self, descriptor: int) -> None:
-        self._syncing.start(lambda: self._sync(descriptor))
-        self._synced_size = self.size
-
     def tell(self) -> int:
-        """Return how much was written."""
+        """Return the number of bytes written."""
         return self.size
 
     def flush(self) -> None:
         """Do nothing: nothing is buffered here."""
 
     def close(self) -> None:
-        """Do nothing: it is closed when it is published or discarded."""
+        """Do nothing: the file is closed when it is published or discarded."""
 
     def sync(self) -> int:
-        """Make the content durable and return the time of modification in ns. Raises OSError."""
+        """Make the file's content durable; return its time of modification, in ns since the epoch.
+
+        Raises OSError.
+        """
         assert self._descriptor is not None
         self._syncing.wait()
         self._sync(self._descriptor)
@@ -175,8 +192,9 @@ class HiddenFile:
             failpoints.reach("after_fsync")
 
     def stamp(self) -> None:
-        """Give the file a time of modification that tells it from other attempts at its name of the same millisecond,
-        even of the same bytes: the clock of file systems ticks slowly. Raises OSError.
+        """Set a modification time that no other attempt to write this file has.
+
+        The clock of file systems is coarse, so attempts within one millisecond could have equal times. Raises OSError.
         """
         assert self._descriptor is not None
         modified_ns = self._files.modified_ns(self._descriptor)
@@ -184,11 +202,18 @@ class HiddenFile:
         self._files.set_modified_ns(self._descriptor, modified_ns - modified_ns % _NS_PER_MS + mark)
 
     def doom(self) -> None:
-        """From any thread and at once: whatever happens, no link from now on. One that is under way may succeed."""
+        """Forbid that the file is published; callable from any thread, returns at once.
+
+        A call of ``link(2)`` that is under way may still succeed.
+        """
         self._doomed.set()
 
     def publish(self) -> Outcome:
-        """Give the file its final name and make that durable. Raises OSError; the name may then be public or not."""
+        """Link the file to its final name, and make that durable.
+
+        Returns PUBLISHED; or TAKEN if another file has the name, or this file was removed or doomed. Raises OSError,
+        after which the file may have its name or not.
+        """
         if self._doomed.is_set():
             return Outcome.TAKEN
         assert self._descriptor is not None
@@ -199,15 +224,16 @@ class HiddenFile:
         return outcome
 
     def overwrite(self, modified_ns: int) -> Outcome:
-        """Put the file in the place of the published one of its name, and make that durable.
+        """Replace the published file that has this file's final name, and make the change durable.
 
-        The rules of links hold for new names only. A published file is replaced by rename, in one step, and by the job
-        ``erase`` alone, which keeps position and ``next_offset``: no writer's next step depends on which of both is there.
+        Only the job ``erase`` does this. Published files are otherwise never changed. The new file has the position and
+        ``next_offset`` of the old one, so writers may meet either of them.
 
         Args:
-            modified_ns: time of modification that the file gets, that of the replaced one.
+            modified_ns: Time of modification of the old file, in ns since the epoch, which the new file gets.
 
-        Returns TAKEN if a claim has removed the hidden name. Raises OSError; either file may be there then.
+        Returns PUBLISHED; or TAKEN if a process that claimed the partition has removed this file. Raises OSError;
+        either file may be there then.
         """
         assert self._descriptor is not None
         self._syncing.wait()
@@ -222,9 +248,9 @@ class HiddenFile:
         return Outcome.PUBLISHED
 
     def discard(self) -> None:
-        """Close the file and remove the hidden name, as far as that can be done. Idempotent, raises nothing.
+        """Close the file, and try to remove it. Idempotent, raises nothing.
 
-        What stays behind is removed by whoever claims the partition next.
+        If it cannot be removed, the next owner of the partition does that.
         """
         self._doomed.set()
         with self._open:
@@ -239,7 +265,10 @@ class HiddenFile:
 
 
 def publish_record(files: FileSystem, *, folder: Path, name: str, data: bytes, file_id: FileId) -> Outcome:
-    """Publish a small file, or find that somebody has. Raises OSError."""
+    """Write and publish a small file, unless its name is taken. Raises OSError.
+
+    Returns PUBLISHED, or TAKEN if another file has the name.
+    """
     file = write_record(files, folder=folder, name=name, data=data, file_id=file_id)
     try:
         return file.publish()
@@ -248,7 +277,10 @@ def publish_record(files: FileSystem, *, folder: Path, name: str, data: bytes, f
 
 
 def write_record(files: FileSystem, *, folder: Path, name: str, data: bytes, file_id: FileId) -> HiddenFile:
-    """Write a small file, durable and ready to be published. Raises OSError and leaves nothing behind then."""
+    """Write a small durable file under a hidden name; return it for publishing.
+
+    Raises OSError, and then leaves no file.
+    """
     file = HiddenFile(files, folder=folder, name=name, file_id=file_id)
     try:
         file.create()
@@ -261,9 +293,9 @@ def write_record(files: FileSystem, *, folder: Path, name: str, data: bytes, fil
 
 
 def claim_root(files: FileSystem, path: Path, record: RootRecord, file_id: FileId) -> RootRecord:
-    """Return whose path this is: what the record there says, or ``record``, which is published if there is none.
+    """Return the content of the path's ``_consumerd.json``; publish ``record`` if there is none.
 
-    Raises OSError, RetriableSinkError.
+    The file names the group and the cluster that own the path. Raises OSError; RetriableSinkError for a malformed file.
     """
     found = find_root(files, path)
     if found is None:
@@ -273,16 +305,17 @@ def claim_root(files: FileSystem, path: Path, record: RootRecord, file_id: FileI
         found = find_root(files, path)
         if found is None:
             raise RetriableSinkError(f"{path / ROOT_RECORD} vanished while it was being made")
-    remove_hidden(files, path)  # whoever is making one as well finds ours
+    remove_hidden(files, path)  # another writer that creates a root now finds ours
     files.sync_folder(path)
     files.sync_folder(path.parent)
     return found
 
 
 def _sync_parents(files: FileSystem, path: Path) -> None:
-    """Make a new path's name durable, and its parents' names: any of them may have been made for it. Raises OSError.
+    """Make a new path's name and its parents' names durable.
 
-    Above the direct parent it ends where a folder cannot be synced by us: nothing was made there.
+    Any of the parents may have been created for it. Above the direct parent it stops at a folder that this process may
+    not sync: it created nothing there. Raises OSError.
     """
     files.sync_folder(path.parent)
     for folder in path.parent.parents:
@@ -295,7 +328,10 @@ def _sync_parents(files: FileSystem, path: Path) -> None:
 
 
 def find_root(files: FileSystem, path: Path) -> RootRecord | None:
-    """Read whose path this is, or None if nobody's. Raises OSError, RetriableSinkError."""
+    """Return the content of the path's ``_consumerd.json``; None without the file.
+
+    It names the group and the cluster that own the path. Raises OSError; RetriableSinkError for a malformed file.
+    """
     try:
         return RootRecord.parse(files.read(path / ROOT_RECORD))
     except FileNotFoundError:
@@ -306,7 +342,14 @@ def find_root(files: FileSystem, path: Path) -> RootRecord | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """A chain as it was found: ``end`` is the position of the next file, or of the seal that stands there."""
+    """A chain of landed files, as found on disk.
+
+    Attributes:
+        number: Number among the partition's chains, from 1.
+        record: Content of the chain's ``_chain.json``.
+        end: Offset after the last file, which gives the next file its name; the chain's origin without a file.
+        sealed: True if the file named ``end`` is a seal, which has no records. Then no file can be added.
+    """
 
     number: int
     folder: Path
@@ -316,15 +359,27 @@ class Chain:
 
 
 def find_chain(
-    files: FileSystem, root: Path, partition: TopicPartition, *, extension: str, read_metadata: MetadataReader
+    files: FileSystem,
+    root: Path,
+    partition: TopicPartition,
+    *,
+    extension: str,
+    read_metadata: MetadataReader,
+    topic: Incarnation | None = None,
 ) -> Chain | None:
-    """Return a partition's newest chain, durable as far as it is told, or None if it has none.
+    """Return a partition's newest chain of landed files, or None. Its files are durable.
 
-    For whoever holds the claim only: hidden names are removed first, so that no writer that began before can publish
-    afterwards. Raises OSError, RetriableSinkError for what is damaged, and ConfigError for a chain of another file format.
+    Only the holder of the partition's claim may call this function: it first removes unpublished files, so that no
+    earlier writer can publish afterwards. Raises OSError; RetriableSinkError for damaged files; ConfigError for a chain
+    of another file format.
+
+    Args:
+        root: Path of the sink.
+        extension: Expected extension of the data files, without a dot.
+        read_metadata: Reads the metadata of one file.
+        topic: Look for the newest chain of this topic; None for the newest of all.
     """
-    topic, name = partition_folder(partition)
-    home = root / topic / name
+    home = root.joinpath(*partition_folder(partition))
     numbers = sorted(filter(None, map(parse_chain_folder, files.names(home))), reverse=True)
     for number in numbers:
         folder = home / chain_folder(number)
@@ -332,7 +387,9 @@ def find_chain(
         remove_hidden(files, folder / META_FOLDER)
         record = _find_chain_record(files, folder)
         if record is None:
-            continue  # its maker died before it published the record; whoever opens the chain uses the folder
+            continue  # its writer died before it published the record; the next chain uses the folder
+        if topic is not None and not record.incarnation.is_same_topic(topic):
+            continue
         if record.extension != extension:
             raise ConfigError(
                 f"{folder} holds .{record.extension} files and this sink writes .{extension}: give the sink another "
@@ -354,7 +411,16 @@ def prepare_chain(
     file_id: FileId,
     subfolders: tuple[str, ...] = (),
 ) -> tuple[Path, HiddenFile]:
-    """Make a chain's folders, and its record ready to be published. Raises OSError."""
+    """Create the folders of a new chain of files; return its folder and unpublished record.
+
+    The chain begins to exist when the caller publishes the record, ``_chain.json``. Raises OSError.
+
+    Args:
+        number: Number of the chain among those of the partition, from 1.
+        record: Content of the chain's ``_chain.json``.
+        file_id: Id of this attempt.
+        subfolders: Names of folders to create in the chain's folder, such as ``_meta``.
+    """
     topic, name = partition_folder(partition)
     folder = root / topic / name / chain_folder(number)
     files.make_folders(folder)
@@ -365,7 +431,10 @@ def prepare_chain(
 
 
 def sync_upwards(files: FileSystem, folder: Path, root: Path) -> None:
-    """Make a folder's names durable, and its own, up to the root. Raises OSError."""
+    """Make the names in a folder durable, then those in each parent, up to ``root``.
+
+    Raises OSError.
+    """
     files.sync_folder(folder)
     while folder != root:
         folder = folder.parent
@@ -373,7 +442,7 @@ def sync_upwards(files: FileSystem, folder: Path, root: Path) -> None:
 
 
 def remove_hidden(files: FileSystem, folder: Path) -> None:
-    """Remove what others left half done in a folder, or are about to publish. Raises OSError."""
+    """Remove unpublished files of other writers in a folder. Raises OSError."""
     for name in files.names(folder):
         if is_hidden(name):
             files.unlink(folder / name)
@@ -391,7 +460,11 @@ def _find_chain_record(files: FileSystem, folder: Path) -> ChainRecord | None:
 def _find_end(
     files: FileSystem, folder: Path, record: ChainRecord, partition: TopicPartition, read_metadata: MetadataReader
 ) -> tuple[int, bool]:
-    """Return the ``next_offset`` of the last file, or the origin of a chain that has none; and whether it is sealed."""
+    """Return the end of a chain of files, and True if it is sealed.
+
+    The end is the ``next_offset`` of the last file, or the origin of a chain without files. No file can be added to a
+    sealed chain.
+    """
     positions = [parse_data_name(name, record.extension) for name in files.names(folder)]
     newest = max((position for position in positions if position is not None), default=None)
     if newest is None:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 
 class Span(NamedTuple):
-    """Offsets ``[start, end)``."""
+    """Range of offsets ``[start, end)``: ``end`` is not included."""
 
     start: int
     end: int
@@ -20,19 +20,25 @@ class Span(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many offsets these are."""
+        """Number of offsets in the range."""
         return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class RangeSet:
-    """A set of offsets. ``spans`` rise, are not empty, and neither overlap nor touch each other."""
+    """A set of offsets, kept as half-open ranges in ascending order.
+
+    The ranges are not empty, and neither overlap nor touch each other.
+    """
 
     spans: tuple[Span, ...] = ()
 
     @classmethod
     def of(cls, spans: Iterable[tuple[int, int]]) -> RangeSet:
-        """Make the set of all offsets in any of ``spans``, which may overlap, be empty, and come in any order."""
+        """Return the set of all offsets in any of these half-open ranges.
+
+        The ranges may overlap, be empty, and come in any order.
+        """
         merged: list[Span] = []
         for start, end in sorted(span for span in spans if span[0] < span[1]):
             if merged and start <= merged[-1].end:
@@ -95,16 +101,16 @@ class RangeSet:
 
     @property
     def size(self) -> int:
-        """How many offsets these are."""
+        """Number of offsets in the set."""
         return sum(end - start for start, end in self.spans)
 
     def encode(self) -> list[list[int]]:
-        """Return the set as JSON: ``[[start, end], ...]``."""
+        """Return the set as JSON: half-open ranges ``[[start, end], ...]``."""
         return [[start, end] for start, end in self.spans]
 
     @classmethod
     def parse(cls, value: object) -> RangeSet:
-        """Read what :meth:`encode` has made. Raises ValueError."""
+        """Parse the JSON that :meth:`encode` returns. Raises ValueError."""
         if not isinstance(value, Sequence) or not all(_is_pair(pair) for pair in value):
             raise ValueError(f"{value!r}, expected a list of [start, end]")
         return cls.of((start, end) for start, end in value)
@@ -114,7 +120,7 @@ EMPTY: Final = RangeSet()
 
 
 def union(sets: Iterable[RangeSet]) -> RangeSet:
-    """Return all offsets of all sets."""
+    """Return the set of all offsets that are in any of the sets."""
     return RangeSet.of(span for ranges in sets for span in ranges.spans)
 
 

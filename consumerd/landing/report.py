@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an audit has found out about a landing zone, log by log, as values and as JSON. Pure."""
+"""Result of an audit, log by log, as values and as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -9,48 +9,46 @@ from dataclasses import dataclass, field
 
 from consumerd.landing.findings import Finding, Severity
 from consumerd.landing.ranges import EMPTY, RangeSet
-from consumerd.landing.values import LogId
+from consumerd.landing.values import LandedChain, LogId
 from consumerd.model import GapReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChainReport:
-    """One chain. ``end`` is None where only its name could tell and there is none behind it."""
-
-    root: str
-    number: int
-    origin: int
-    end: int | None
-    reason: str
-    request_id: str | None
-    sealed: bool
-    extension: str
-    files: int
-
-    def encode(self) -> dict[str, object]:
-        """Return it as JSON."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A file's landing: when (ms since 1970), how many records and bytes, and the times of its records."""
+    """Time and size of one landed file.
+
+    Attributes:
+        landed_ms: when the file was published, in ms since the epoch.
+        records: number of records.
+        max_timestamp: latest timestamp of a record in ms since the epoch, None without one.
+    """
 
     landed_ms: int
     records: int
-    size: int
-    min_timestamp: int | None
     max_timestamp: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogReport:
-    """One log: a partition of one making of its topic.
+    """Audit of one log: a partition of one incarnation of its topic.
 
-    ``start`` and ``end``: from the lowest chain's origin to the highest chain's end. In between every offset is in one of
-    ``landed`` (by names alone: in a file; else: in a file and in no gap of it), ``gaps`` (which no chain fills; transaction markers and compaction among them),
-    ``missing`` (of a file that is not there or cannot be read) or ``jumped`` (between chains). ``repeated`` is what more than one chain has landed.
-    ``records`` counts files' rows, repeated ones as often as they are there; None by names alone. ``committed`` is the group's position where it is in this log.
+    Every offset from ``start`` to ``end`` (not included) is in exactly one of ``landed``, ``gaps``, ``missing`` and
+    ``jumped``. A chain is a run of landed files without overlap.
+
+    Args:
+        start: Offset at which the lowest chain begins.
+        end: Offset at which the highest chain ends.
+        landed: Offsets in files, without their gaps. If only names were read, gaps are not known.
+        gaps: Offsets that no chain has landed, by reason; transaction markers and compaction among them.
+        missing: Offsets of files that are not there or cannot be read.
+        jumped: Offsets between the end of one chain and the beginning of the next.
+        repeated: Offsets that more than one chain has landed.
+        records: Number of rows, where rows of repeated offsets count several times; None if only names were read.
+        files: Number of data files.
+        size: Size of all files, in bytes; None if it was not read.
+        min_timestamp: Earliest timestamp of a record, in ms since the epoch; None if unknown. ``max_timestamp`` is the
+            latest.
+        committed: The group's position if it belongs to this log; else None.
     """
 
     log: LogId
@@ -67,11 +65,11 @@ class LogReport:
     min_timestamp: int | None = None
     max_timestamp: int | None = None
     committed: int | None = None
-    chains: tuple[ChainReport, ...] = ()
+    chains: tuple[LandedChain, ...] = ()
     arrivals: tuple[Arrival, ...] = ()
 
     def encode(self) -> dict[str, object]:
-        """Return it as JSON; without the single files' arrivals."""
+        """Return the report as JSON, without the arrivals of single files."""
         return {
             "topic": self.log.topic,
             "partition": str(self.log.partition),
@@ -89,15 +87,21 @@ class LogReport:
             "missing": self.missing.encode(),
             "jumped": self.jumped.encode(),
             "repeated": self.repeated.encode(),
-            "chains": [chain.encode() for chain in self.chains],
+            "chains": [_encode_chain(chain) for chain in self.chains],
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
-    """A landing zone: its logs, by topic, partition and incarnation, and what is noteworthy, the gravest first.
+    """Audit of landed files: all logs by topic, partition and incarnation, and findings.
 
-    ``depth`` is ``names``, ``footers`` or ``data``: what was looked at.
+    Attributes:
+        depth: the part of the files that was read: ``names``, ``footers`` or ``data``.
+        cluster: id of the cluster.
+        groups: the groups whose sinks have landed the files.
+        roots: the paths of these sinks.
+        findings: the gravest first.
+        positions_of: the group whose stored positions were compared; None if none were.
     """
 
     depth: str
@@ -110,20 +114,20 @@ class AuditReport:
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """What somebody must act upon."""
-        return tuple(finding for finding in self.findings if finding.severity is Severity.ERROR)
+        """Findings upon which an operator must act."""
+        return tuple(finding for finding in self.findings if finding.severity is Severity.CRITICAL)
 
     @property
     def notes(self) -> tuple[Finding, ...]:
-        """Everything else."""
-        return tuple(finding for finding in self.findings if finding.severity is not Severity.ERROR)
+        """Findings that need no action: warnings and notices."""
+        return tuple(finding for finding in self.findings if finding.severity is not Severity.CRITICAL)
 
     def count(self) -> dict[str, int]:
-        """Return how many findings of each kind there are."""
+        """Return the number of findings of each kind, by the kind's name."""
         return dict(sorted(Counter(str(finding.kind) for finding in self.findings).items()))
 
     def encode(self) -> dict[str, object]:
-        """Return everything as JSON."""
+        """Return the whole report as JSON."""
         return {
             "depth": self.depth,
             "cluster": self.cluster,
@@ -136,7 +140,15 @@ class AuditReport:
         }
 
 
-def sort_findings(findings: list[Finding]) -> tuple[Finding, ...]:
-    """Return findings, each once, the gravest first."""
-    order = [Severity.ERROR, Severity.WARNING, Severity.NOTE]
-    return tuple(sorted(dict.fromkeys(findings), key=lambda one: order.index(one.severity)))
+def _encode_chain(chain: LandedChain) -> dict[str, object]:
+    return {
+        "root": str(chain.root.path),
+        "number": chain.number,
+        "origin": chain.record.origin,
+        "end": chain.end,
+        "reason": chain.record.reason,
+        "request_id": chain.record.request_id,
+        "sealed": chain.sealed,
+        "extension": chain.record.extension,
+        "files": len(chain.files),
+    }

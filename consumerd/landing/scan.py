@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a landing zone's names: roots, chains, files. Of what is within files only the small records at chains' beginnings.
+"""Reads the names of all landed files: landing folders, chains, files.
 
-A folder is not listed in one moment: a file that is published meanwhile may be seen though its predecessor is not. So
-what looks like a hole is for whoever reads footers to look at again (``footers``); names alone tell of none.
+Of file contents it reads only the small records at the beginning of chains.
+
+A folder is not listed at one moment: a file that is published meanwhile may be seen though its predecessor is not. So
+names alone prove no missing file; readers of footers list such a chain again (``footers``).
 
 Blocks; changes nothing, since daemons may be at work.
 """
@@ -22,7 +24,6 @@ from consumerd.landing.chain import (
     ROOT_RECORD,
     ChainRecord,
     RootRecord,
-    is_hidden,
     parse_chain_folder,
     parse_data_name,
     partition_folder,
@@ -40,26 +41,33 @@ _PARTITION: Final = "partition="
 def scan_landing(
     paths: Sequence[str | Path], *, topics: Collection[str] | None = None, files: ReadableFiles = LOCAL_FILES
 ) -> Landing:
-    """Read the names below one or more roots, of some topics or all.
+    """Return the chains of files below one or more paths of sinks.
 
-    Raises ConfigError where a path is no landing root, or roots are of different clusters or the same one twice;
-    OSError.
+    Files are known by their names only; nothing but the small records at the beginning of chains is read. Raises
+    ConfigError for a path without ``_consumerd.json``, for paths of different clusters, and for a path given twice.
+    Raises OSError.
+
+    Args:
+        topics: Topics to list; None for all.
+        files: The store of the files.
     """
     roots = read_roots(paths, files=files)
     findings: list[Finding] = []
-    hidden: list[str] = []
     chains = [
         chain
         for root in roots
         for partition in list_partitions(root, topics, findings)
-        for chain in _chains(root, *partition, findings, hidden)
+        for chain in _chains(root, *partition, findings)
     ]
     chains.sort(key=lambda chain: (chain.partition, chain.root.order, chain.number))
-    return Landing(roots=roots, chains=tuple(chains), findings=tuple(findings), hidden=tuple(hidden))
+    return Landing(roots=roots, chains=tuple(chains), findings=tuple(findings))
 
 
 def read_roots(paths: Sequence[str | Path], *, files: ReadableFiles = LOCAL_FILES) -> tuple[LandingRoot, ...]:
-    """Read whose paths these are. Raises ConfigError, OSError."""
+    """Return each sink's path with the group and cluster that own it.
+
+    Raises ConfigError, OSError.
+    """
     if not paths:
         raise ConfigError("no landing path is given")
     roots = [
@@ -70,7 +78,8 @@ def read_roots(paths: Sequence[str | Path], *, files: ReadableFiles = LOCAL_FILE
     for number, root in enumerate(roots):
         if root.record.cluster != first.record.cluster:
             raise ConfigError(
-                f"{root.path} is of cluster {root.record.cluster} and {first.path} of {first.record.cluster}: offsets of different "
+                f"{root.path} is of cluster {root.record.cluster} and {first.path} of {first.record.cluster}: offsets "
+                f"of different "
                 "clusters are different records; run the job once for each, with tables of its own (pipeline.path)"
             )
         for other in roots[:number]:
@@ -82,29 +91,34 @@ def read_roots(paths: Sequence[str | Path], *, files: ReadableFiles = LOCAL_FILE
 
 
 def list_chain(
-    root: LandingRoot, partition: TopicPartition, number: int, folder: str
-) -> tuple[LandedChain | None, list[Finding], list[str]]:
-    """Read one chain's names: the chain (None where its record is missing or damaged), what is amiss, and hidden names."""
-    findings: list[Finding] = []
+    root: LandingRoot, partition: TopicPartition, number: int, folder: str, findings: list[Finding]
+) -> LandedChain | None:
+    """Return one chain of landed files, by the files' names.
+
+    None if the chain's ``_chain.json`` is missing or cannot be read.
+
+    Args:
+        number: Number of the chain among those of the partition, from 1.
+        folder: Path of the chain's folder.
+        findings: Faults that are found are appended to this list.
+    """
     names = _names(root, folder)
-    hidden = [f"{folder}/{name}" for name in names if is_hidden(name)]
     record = _read_chain_record(root.files, folder, names, partition, number, findings)
     if record is None:
-        return None, findings, hidden
+        return None
     found: list[tuple[int, str]] = []
     for name in names:
         position = parse_data_name(name, record.extension)
         if position is not None:
             found.append((position, name))
-        elif not name.startswith(("_", ".")):
-            findings.append(_foreign(f"{folder}/{name}", f"no .{record.extension} file of a chain"))
+        else:
+            _note_foreign(findings, f"{folder}/{name}", f"no .{record.extension} file of a chain")
     found.sort()
     files = tuple(
         LandedFile(path=f"{folder}/{name}", position=position, name_end=end)
         for (position, name), end in zip(found, [*(start for start, _ in found[1:]), None], strict=False)
     )
-    chain = LandedChain(root=root, partition=partition, number=number, folder=folder, record=record, files=files)
-    return chain, findings, hidden
+    return LandedChain(root=root, partition=partition, number=number, folder=folder, record=record, files=files)
 
 
 def _read_root(files: ReadableFiles, path: Path) -> RootRecord:
@@ -119,15 +133,19 @@ def _read_root(files: ReadableFiles, path: Path) -> RootRecord:
 def list_partitions(
     root: LandingRoot, topics: Collection[str] | None, findings: list[Finding]
 ) -> Iterator[tuple[TopicPartition, str]]:
-    """Yield partitions with their folders; a folder that no sink would name so becomes a finding."""
+    """Yield the partitions below a sink's path, each with the path of its folder.
+
+    Args:
+        topics: Topics to list; None for all.
+        findings: A folder whose name no sink would create is appended to this list.
+    """
     for topic_name in _names(root, str(root.path)):
         topic = unquote(topic_name.removeprefix(_TOPIC))
         if topics is not None and topic not in topics:
             continue
         topic_folder = str(root.path / topic_name)
         if not topic_name.startswith(_TOPIC):
-            if not topic_name.startswith(("_", ".")):
-                findings.append(_foreign(topic_folder, "no topic's folder"))
+            _note_foreign(findings, topic_folder, "no topic's folder")
             continue
         for name in _names(root, topic_folder):
             folder = f"{topic_folder}/{name}"
@@ -136,24 +154,18 @@ def list_partitions(
             except ValueError:
                 partition = None
             if partition is None or partition_folder(partition) != (topic_name, name):
-                if not name.startswith(("_", ".")):
-                    findings.append(_foreign(folder, "no partition's folder"))
+                _note_foreign(findings, folder, "no partition's folder")
                 continue
             yield partition, folder
 
 
-def _chains(
-    root: LandingRoot, partition: TopicPartition, home: str, findings: list[Finding], hidden: list[str]
-) -> Iterator[LandedChain]:
+def _chains(root: LandingRoot, partition: TopicPartition, home: str, findings: list[Finding]) -> Iterator[LandedChain]:
     for name in _names(root, home):
         number = parse_chain_folder(name)
         if number is None:
-            if not name.startswith(("_", ".")):
-                findings.append(_foreign(f"{home}/{name}", "no chain's folder"))
+            _note_foreign(findings, f"{home}/{name}", "no chain's folder")
             continue
-        chain, found, leftovers = list_chain(root, partition, number, f"{home}/{name}")
-        findings += found
-        hidden += leftovers
+        chain = list_chain(root, partition, number, f"{home}/{name}", findings)
         if chain is not None:
             yield chain
 
@@ -171,20 +183,20 @@ def _read_chain_record(
         return ChainRecord.parse(files.read(Path(path)))
     except FileNotFoundError:
         if all(name.startswith((HIDDEN_PREFIX, META_FOLDER)) for name in names):
-            return None  # its maker died before it published the record, or is about to
+            return None  # its writer died before it published the record, or is about to publish it
         kind = FindingKind.CHAIN_RECORD_MISSING
-        detail = f"{folder} has files and no {CHAIN_RECORD}: nobody knows which making of {partition} they are of"
+        detail = f"{folder} has files and no {CHAIN_RECORD}: the incarnation of {partition} is unknown"
     except MalformedRecord as error:
         kind, detail = FindingKind.CHAIN_RECORD_DAMAGED, describe_malformed(path, error)
     findings.append(
         Finding(
             kind=kind,
-            severity=Severity.ERROR,
+            severity=Severity.CRITICAL,
             detail=detail,
             topic=partition.topic,
             partition=str(partition.partition),
             chain=number,
-            path=path,
+            where=path,
         )
     )
     return None
@@ -197,10 +209,11 @@ def _names(root: LandingRoot, folder: str) -> list[str]:
         return []
 
 
-def _foreign(path: str, what: str) -> Finding:
-    return Finding(
-        kind=FindingKind.FOREIGN_NAME,
-        severity=Severity.WARNING,
-        detail=f"{path} is {what}, and is passed over",
-        path=path,
-    )
+def _note_foreign(findings: list[Finding], path: str, what: str) -> None:
+    """Add a finding for a name that no sink creates.
+
+    Names that begin with a dot or an underscore are passed over.
+    """
+    if not path.rpartition("/")[2].startswith(("_", ".")):
+        detail = f"{path} is {what}, and is passed over"
+        findings.append(Finding(kind=FindingKind.FOREIGN_NAME, severity=Severity.WARNING, detail=detail, where=path))

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a group's positions are kept, and how far a partition has got."""
+"""Positions of a group: the stores that hold them, and the progress within a claim."""

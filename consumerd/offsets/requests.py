@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators' requests: where a partition is to go on, kept in ZooKeeper until a member carries them out.
+"""Operators' requests for new positions, kept in ZooKeeper until a member carries them out.
 
-A request is a JSON object at ``/consumers/G/consumerd/requests/T/P``. It goes in the ``multi`` that commits its position
-(:class:`consumerd.offsets.zookeeper.ZooKeeperOffsetStore`), or is cancelled on the condition of its version: then a
-commit that would carry it out fails. One that is put over another replaces it *in place*, so that the node's version grows and a commit that carries out the older one fails: deleting and creating
-it would begin at version 0 again, and such a commit would take the newer one away with it.
+A request is a JSON object at ``/consumers/G/consumerd/requests/T/P``. Two things delete its node, both on the condition
+of its version:
 
-What is watched is a topic's folder, not each request. Setting a node's data changes nothing there, so a replacement
-creates and deletes a child beside it in the same ``multi``: nobody ever sees that one, but the watch fires.
+- the ``multi`` that commits the request's position (:class:`consumerd.offsets.zookeeper.ZooKeeperOffsetStore`);
+- ``consumerd offsets cancel``. A commit that would have carried the request out fails then.
+
+A newer request replaces an older one *in place*. So the node's version grows, and a commit that carries out the older
+request fails. A node that was deleted and created anew would begin at version 0 again, and such a commit would delete
+the newer request.
+
+Members watch a topic's folder, not each request. Setting a node's data does not fire the folder's watch. So a
+replacement also creates and deletes a child of the folder in the same ``multi``: no reader ever sees that child, but
+the watch fires.
 """
 
 from __future__ import annotations
@@ -28,7 +34,6 @@ from consumerd.model import Incarnation, PartitionKey, TopicPartition
 from consumerd.offsets.store import OffsetRequest, RequestSubscription
 from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.zk.layout import request_path, requests_path, requests_root, topic_path
-from consumerd.zk.listing import list_names
 from consumerd.zk.port import (
     BadVersion,
     Create,
@@ -41,6 +46,7 @@ from consumerd.zk.port import (
     Watch,
     WatchKind,
     ZkClient,
+    list_names,
 )
 
 _FORMAT: Final = 1
@@ -49,7 +55,7 @@ _LATEST_MS: Final = 253_402_300_800_000  # the year 10000, which no calendar her
 _MARK: Final = ".replaced"
 _ATTEMPTS: Final = 4
 _RETRY_S: Final = 1.0
-"""How soon a look that failed is taken again; a connection that comes back calls for one by itself."""
+"""Delay, in seconds, before a failed lookup is repeated. A reconnect causes a lookup of its own."""
 
 _T = TypeVar("_T")
 
@@ -57,7 +63,7 @@ _log = structlog.get_logger(__name__)
 
 
 def encode_request(request: OffsetRequest) -> bytes:
-    """Encode a request as its node holds it."""
+    """Return a request in the JSON form that its ZooKeeper node holds."""
     payload = {
         "version": _FORMAT,
         "id": request.id,
@@ -70,7 +76,11 @@ def encode_request(request: OffsetRequest) -> bytes:
 
 
 def parse_request(data: bytes, *, partition: TopicPartition, version: int) -> OffsetRequest:
-    """Read a request's node; ``version`` is that of the node. Raises OffsetError that says what was expected."""
+    """Return the request that a ZooKeeper node holds. Raises OffsetError that says what was expected.
+
+    Args:
+        version: The version of the node.
+    """
     try:
         payload: object = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
@@ -94,14 +104,14 @@ def parse_request(data: bytes, *, partition: TopicPartition, version: int) -> Of
 
 def _get(payload: Mapping[str, object], key: str, kind: type[_T], legal: Callable[[_T], bool], expected: str) -> _T:
     value = payload.get(key)
-    # a bool is an int to Python, not to whoever reads the node
+    # bool is a subclass of int, and `true` is no number in JSON
     if type(value) is not kind or not legal(value):
         raise OffsetError(f"{key}: expected {expected}, got {type(value).__name__}")
     return value
 
 
 class Cancelled(enum.Enum):
-    """What became of taking a request away; the values are shown."""
+    """Result of cancelling an operator's request. Operators see the values."""
 
     CANCELLED = "cancelled"
     GONE = "carried out or cancelled meanwhile"
@@ -111,7 +121,7 @@ class Cancelled(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class _Watched:
-    """A topic that somebody wants to hear of."""
+    """A watched topic, its listeners, and its requests as last seen."""
 
     watch: Watch
     listeners: list[_Listener]
@@ -137,7 +147,10 @@ class _Listener:
 
 
 class ZooKeeperOffsetRequests:
-    """The requests of one group. Callbacks come while :meth:`run` runs."""
+    """Operators' requests for new positions of one group, kept in ZooKeeper.
+
+    The functions given to :meth:`watch` are called only while :meth:`run` runs.
+    """
 
     def __init__(self, zk: ZkClient, group: str, *, hooks: Hooks | None = None) -> None:
         self._zk = zk
@@ -148,17 +161,17 @@ class ZooKeeperOffsetRequests:
         self._woken = asyncio.Event()
         self._list_names = SharedReads[str, Sequence[str]](lambda topic: list_names(zk, requests_path(group, topic)))
         self._told: dict[str, int] = {}
-        """The transaction of each useless node that has been logged."""
+        """Transaction of each unusable request that was logged, by path."""
 
-    # -- for who carries them out
+    # -- for members, which carry them out
 
     async def find(self, partition: TopicPartition) -> OffsetRequest | None:
-        """Return the request for a partition, if there is one.
+        """Return the operator's request for a partition; None without a usable one.
 
-        A malformed one, or one that is older than the topic (it was deleted and made again: the position is of other
-        records), is logged once and counts as none. Raises CoordinationError.
+        A request that cannot be used is logged once. It is malformed, or it was written before the topic was deleted
+        and created again, so its position is about other records. Raises CoordinationError.
         """
-        # hardly ever is there one: partitions that look at the same time share a read of their topic's folder
+        # requests are rare: partitions that look at the same time share one read of their topic's folder
         if str(partition.partition) not in await self._list_names(partition.topic):
             return None
         path = request_path(self._group, partition)
@@ -173,14 +186,16 @@ class ZooKeeperOffsetRequests:
             return None
         topic = await self._zk.exists(topic_path(partition.topic))
         if topic is not None and not Incarnation(topic.czxid).precedes(stat.mzxid):
-            reason = "the topic was made again after it was asked"
+            reason = "the topic was re-created after the request"
             self._tell_useless(Trouble.REQUEST_OUTDATED, path, stat.mzxid, reason)
             return None
         return request
 
     def watch(self, topic: str, changed: Callable[[TopicPartition], None]) -> RequestSubscription:
-        """Call back for each partition of the topic that may have a request new to us, until closed; soon for the first
-        time, and after each change and each reconnect.
+        """Call ``changed`` for each partition of the topic that may have a new operator's request.
+
+        The first calls come soon, for the requests that exist. Further calls follow each change of a request and each
+        new connection to ZooKeeper, until the subscription is closed.
         """
         listener = _Listener(changed, lambda gone: self._forget(topic, gone))
         watched = self._topics.get(topic)
@@ -194,12 +209,15 @@ class ZooKeeperOffsetRequests:
         return listener
 
     async def run(self) -> None:
-        """Look where watches have fired, until cancelled. Waits without bound for the next one."""
+        """Call the functions given to :meth:`watch` whenever requests may have changed, until cancelled.
+
+        Requests are read after each ZooKeeper watch event. There is no timeout.
+        """
         failing = False
         while True:
             await self._woken.wait()
             self._woken.clear()
-            # taken out before the look, so that a change which comes during it calls for another one
+            # taken out before the lookup, so that a change during it causes another one
             looking, self._dirty = self._dirty, set()
             try:
                 while looking:
@@ -219,17 +237,18 @@ class ZooKeeperOffsetRequests:
 
     @property
     def waiting(self) -> Sequence[OffsetRequest]:
-        """The requests for topics that are watched, in order, as they were seen last."""
+        """Operators' requests for watched topics, as last read, in order of partitions."""
         found = [request for watched in self._topics.values() for request in watched.waiting]
         return sorted(found, key=lambda request: request.partition)
 
     # -- for operators
 
     async def put(self, request: OffsetRequest) -> OffsetRequest:
-        """Leave a request, over any other of its partition, and return it with its node's version.
+        """Write an operator's request; it replaces an earlier request for the partition.
 
-        ``version`` is not looked at. Raises CoordinationError, also where nobody can tell whether it was written and
-        carried out meanwhile: to write it again would move the partition twice.
+        Returns the request with the version of its node; the ``version`` in the argument is ignored. Raises
+        CoordinationError. If the connection was lost, the request may have been written and carried out already. Do not
+        write it again without looking: the partition could be moved twice.
         """
         path = request_path(self._group, request.partition)
         data = encode_request(request)
@@ -242,14 +261,16 @@ class ZooKeeperOffsetRequests:
                 return parse_request(data, partition=request.partition, version=found[1].version)
             if unheard and found is None and changes != seen:
                 raise CoordinationError(
-                    f"{path}: the connection was lost while the request was written, and it may have been carried out by "
-                    "now: look where the partition stands, and ask again if need be"
+                    f"{path}: the connection was lost while the request was written, and it may have been carried out "
+                    "by now: look where the partition stands, and ask again if need be"
                 )
             seen, unheard = changes, False
             try:
                 if found is None:
+                    version = 0
                     await self._zk.create(path, data)
                 else:
+                    version = found[1].version + 1
                     await self._replace(path, data, found[1].version)
             except NoNode:
                 await self._zk.ensure_path(requests_path(self._group, request.partition.topic))
@@ -260,12 +281,16 @@ class ZooKeeperOffsetRequests:
                 continue  # read it again: it may be ours
             except OutcomeUnknown:
                 unheard = True
+            else:
+                # do not read it back: a member may have carried it out already, and would do it twice
+                return parse_request(data, partition=request.partition, version=version)
         raise CoordinationError(f"{path}: the request could not be written in {_ATTEMPTS} tries; try again")
 
     async def cancel(self, partition: TopicPartition) -> Cancelled:
-        """Take a request away, whatever it holds; one that is there by the time of the call, and no later one.
+        """Delete a partition's request, whether it can be parsed or not.
 
-        Raises CoordinationError.
+        Only the request that is there at the time of the call is deleted, not one written later. Raises
+        CoordinationError.
         """
         path = request_path(self._group, partition)
         found = await self._zk.find(path)
@@ -279,7 +304,7 @@ class ZooKeeperOffsetRequests:
             except BadVersion:
                 return Cancelled.REPLACED
             except OutcomeUnknown:
-                # if it took effect it is gone now, which is all that can be known; a newer one may have its version
+                # if the deletion took effect, this node is gone; a newer one may have the same version
                 left = await self._zk.find(path)
                 if left is None or left[1].czxid != found[1].czxid:
                     return Cancelled.GONE
@@ -287,22 +312,50 @@ class ZooKeeperOffsetRequests:
             return Cancelled.CANCELLED
         raise CoordinationError(f"{path}: the request could not be taken away in {_ATTEMPTS} tries; try again")
 
+    async def remove(self, request: OffsetRequest) -> None:
+        """Delete a request that was carried out. A newer request of the partition stays.
+
+        Raises CoordinationError.
+        """
+        path = request_path(self._group, request.partition)
+        for _ in range(_ATTEMPTS):
+            try:
+                await self._zk.delete(path, version=request.version)
+            except (NoNode, BadVersion):
+                return
+            except OutcomeUnknown:
+                left = await self.find(request.partition)
+                if left is None or left.id != request.id:
+                    return
+            else:
+                return
+        raise CoordinationError(f"{path}: the request could not be taken away in {_ATTEMPTS} tries")
+
     async def list_partitions(self) -> Sequence[TopicPartition]:
-        """Return the partitions that have a request, whatever it holds, in order. Raises CoordinationError."""
+        """Return the partitions that have an operator's request, in order.
+
+        Requests that cannot be parsed are included. Raises CoordinationError.
+        """
         root = requests_root(self._group)
         paths = {topic: await list_names(self._zk, f"{root}/{topic}") for topic in await list_names(self._zk, root)}
         names = ((topic, name) for topic, names in paths.items() for name in names)
         return sorted(partition for topic, name in names if (partition := self._read_name(topic, name)) is not None)
 
     async def list_requests(self) -> Sequence[OffsetRequest]:
-        """Return every request of the group, in order; malformed ones are logged and left out. Raises CoordinationError."""
+        """Return every request of the group, in order of partitions.
+
+        Malformed requests are logged and left out. Raises CoordinationError.
+        """
         found = await map_bounded(await self.list_partitions(), self.find)
         return [request for request in found.values() if request is not None]
 
-    # -- the inside
+    # -- internals
 
     async def _count_changes(self, topic: str) -> int | None:
-        """Return how often requests for a topic have come and gone; None where there never was one."""
+        """Return the child version of the topic's folder; None if there is no folder.
+
+        It grows with each request that is created or deleted.
+        """
         stat = await self._zk.exists(requests_path(self._group, topic))
         return None if stat is None else stat.cversion
 
@@ -354,5 +407,5 @@ class ZooKeeperOffsetRequests:
                 event.value,
                 path=path,
                 reason=reason,
-                advice="nobody carries it out; delete the node, and ask again with: consumerd offsets set",
+                advice="no member carries it out; delete the node, and ask again with: consumerd offsets set",
             )

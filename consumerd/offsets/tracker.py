@@ -1,24 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far one partition has got, within one claim.
+"""Progress of one partition within one claim. Pure.
 
 Three positions, each the offset of the *next* record: ``delivered`` (handed to the sink), ``acknowledged`` (everything
-below is safe at the sink) and ``committed`` (what the store holds). Invariants, whatever the order of calls:
+below is safe at the sink) and ``committed`` (stored). Invariants in any order of calls:
 
 - ``start <= acknowledged <= delivered``;
-- ``acknowledged`` never goes back, ``delivered`` only where the sink says that it dropped what it had not acknowledged,
-  and then not below ``acknowledged``;
-- only ``acknowledged`` is ever offered for a commit, so what is committed has been safe at the sink before.
+- ``acknowledged`` never goes back. ``delivered`` goes back only if the sink has dropped unacknowledged records, and
+  then not below ``acknowledged``;
+- only ``acknowledged`` is ever offered for a commit, so every committed record was safe at the sink before.
 
-``committed`` may be ahead at first, where another member had consumed further than the sink has landed; nothing is
-offered until the acknowledged position has passed it. A position that moves back on purpose (a reset below the log's
-end) begins a new tracker.
+``committed`` may be ahead at first, if another member has consumed further than the sink has landed. Nothing is offered
+until the acknowledged position has passed it. A position that moves back on purpose (a reset below the log's end)
+begins a new tracker.
 
-For the lag in seconds it keeps the timestamp of the first record of each batch that is not acknowledged. Example: batches
-``[0, 10)`` and ``[10, 20)`` were delivered, their first records are of 12:00 and 12:05. The oldest record is of 12:00; after
-``acknowledge(10)`` it is of 12:05, after ``acknowledge(20)`` there is none. After ``acknowledge(15)`` its time is unknown,
-since the record at 15 was never looked at.
-
-Pure.
+For the lag in seconds the tracker keeps the timestamp of the first record of each unacknowledged batch. Example:
+batches ``[0, 10)`` and ``[10, 20)`` were delivered, their first records are of 12:00 and 12:05. The oldest record is of
+12:00; after ``acknowledge(10)`` it is of 12:05, after ``acknowledge(20)`` there is none. After ``acknowledge(15)`` its
+time is unknown, since the timestamp of record 15 was not kept.
 """
 
 from __future__ import annotations
@@ -27,14 +25,17 @@ import itertools
 from typing import Final, NamedTuple
 
 from consumerd.errors import OffsetError
-from consumerd.wire.records import NO_TIMESTAMP
+from consumerd.wire.record_fields import NO_TIMESTAMP
 
 _MAX_SEGMENTS: Final = 128
 """Batches whose timestamps are kept; beyond that, neighbours are merged in pairs."""
 
 
 class _Segment(NamedTuple):
-    """Records delivered and not acknowledged: the first one's offset and timestamp, and the end of its batch."""
+    """Delivered and unacknowledged records of one batch.
+
+    The first one's offset and timestamp, and the end of the batch.
+    """
 
     end: int
     offset: int
@@ -42,13 +43,20 @@ class _Segment(NamedTuple):
 
 
 class OffsetTracker:
-    """One partition's positions; ``committed`` is what the store held when it was made, None where that is void."""
+    """Positions of one partition under one claim: delivered, acknowledged by the sink, and committed.
 
-    __slots__ = ("_acknowledged", "_committed", "_delivered", "_offered", "_segments", "_start")
+    Args:
+        start: Offset at which delivery begins.
+        committed: The position in the store now; None if there is no valid one.
+        truncation: Number of truncations of the log in which the positions are valid.
+    """
 
-    def __init__(self, start: int, committed: int | None = None) -> None:
+    __slots__ = ("_acknowledged", "_committed", "_delivered", "_offered", "_segments", "_start", "truncation")
+
+    def __init__(self, start: int, committed: int | None = None, *, truncation: int = 0) -> None:
         if start < 0:
             raise OffsetError(f"position {start}: expected 0 or more")
+        self.truncation: Final = truncation
         self._start = start
         self._delivered = start
         self._acknowledged = start
@@ -64,7 +72,7 @@ class OffsetTracker:
 
     @property
     def start(self) -> int:
-        """Where this claim began."""
+        """Offset at which delivery began under this claim."""
         return self._start
 
     @property
@@ -74,31 +82,35 @@ class OffsetTracker:
 
     @property
     def acknowledged(self) -> int:
-        """Everything from ``start`` up to here is safe at the sink."""
+        """The offset below which all records, from ``start`` on, are safe at the sink."""
         return self._acknowledged
 
     @property
     def committed(self) -> int | None:
-        """What the store holds, as far as is known."""
+        """The last position that the store is known to hold; None without a valid position."""
         return self._committed
 
     @property
     def pending(self) -> int | None:
-        """The position to commit next, or None while the store holds it already."""
+        """The acknowledged position if it is to be committed next, else None.
+
+        None if the store holds this position, or a larger one, already.
+        """
         if self._committed is not None and self._acknowledged <= self._committed:
             return None
         return self._acknowledged
 
     @property
     def unacknowledged(self) -> bool:
-        """Whether the sink still holds something that is not safe."""
+        """True if the sink has records that it has not acknowledged yet."""
         return self._acknowledged < self._delivered
 
     @property
     def oldest_ms(self) -> int | None:
-        """Timestamp of the oldest record that is not acknowledged, as far as records were read; None without one.
+        """Timestamp of the oldest unacknowledged record, in ms since the epoch.
 
-        ``NO_TIMESTAMP`` where that record has none, or was not looked at.
+        None if no record waits for an acknowledgement. ``NO_TIMESTAMP`` if the record has no timestamp, or if its
+        timestamp was not kept: only that of the first record of each batch is.
         """
         if self._segments:
             first = self._segments[0]
@@ -106,17 +118,19 @@ class OffsetTracker:
         return None if self._offered is None else self._offered[1]
 
     def offer(self, record: tuple[int, int] | None) -> None:
-        """Note the first record of the batch that the sink is about to be given; it may take long to take it.
+        """Note the first record of a batch, before the batch is handed to the sink.
+
+        From then on :attr:`oldest_ms` takes the batch into account, even if the sink takes long to accept it.
 
         Args:
-            record: The record's offset and timestamp; None for a batch of gaps only.
+            record: The record's offset, and its timestamp in ms since the epoch; None for a batch without records.
         """
         self._offered = record
 
     def deliver(self, start: int, next_offset: int) -> None:
-        """Note that the sink took ``[start, next_offset)``.
+        """Note that the sink has taken the offsets from ``start`` to below ``next_offset``.
 
-        Raises OffsetError when that leaves a hole, repeats something or goes back: nothing is noted then.
+        Raises OffsetError, without a change, if offsets are skipped or repeated.
         """
         if start != self._delivered or next_offset < start:
             raise OffsetError(f"delivery of [{start}, {next_offset}): expected it to begin at {self._delivered}")
@@ -133,9 +147,10 @@ class OffsetTracker:
         self._segments = [*merged, *self._segments[2 * len(merged) :]]
 
     def rewind(self, position: int) -> None:
-        """Go on from ``position``, since the sink dropped what it had not acknowledged; it may also lie ahead.
+        """Continue at ``position``, after the sink has dropped unacknowledged records.
 
-        Raises OffsetError for a position below the acknowledged one: what is safe stays safe.
+        ``position`` may also be above the delivered position. Raises OffsetError for a position below the acknowledged
+        one.
         """
         if position < self._acknowledged:
             raise OffsetError(f"rewind to {position}: expected at least the acknowledged position {self._acknowledged}")
@@ -144,21 +159,26 @@ class OffsetTracker:
             dropped = self._segments.pop()
             self._offered = dropped.offset, dropped.timestamp_ms
         if self._offered is not None and self._offered[0] < position:
-            # of a batch that is dropped in part the first record still waits; the one at the position was not looked at
+            # if a batch is dropped in part, its first record still waits; the timestamp at the position was not kept
             if self._offered[0] >= self._acknowledged:
                 self._segments.append(_Segment(position, *self._offered))
             self._offered = None
 
     def timestamps_below(self, position: int) -> list[int]:
-        """Return the known timestamps of the batches that ``acknowledge(position)`` completes, a batch one."""
+        """Return a timestamp, in ms since the epoch, for each batch up to ``position``.
+
+        These are the unacknowledged batches that end at or below ``position``, so that ``acknowledge(position)`` would
+        complete them. The timestamp is that of the batch's first record; batches without a known timestamp are left
+        out.
+        """
         complete = itertools.takewhile(lambda one: one.end <= position, self._segments)
         return [one.timestamp_ms for one in complete if one.timestamp_ms > NO_TIMESTAMP]
 
     def acknowledge(self, position: int) -> bool:
-        """Note that everything below ``position`` is safe; return whether that is news.
+        """Raise the acknowledged position; return True if it changed.
 
-        A position beyond what was delivered is taken as well: the sink holds it from an earlier writer, and delivery
-        goes on from there.
+        A lower or equal ``position`` is ignored. It may be above the delivered position: the sink then has the records
+        below it from an earlier writer, and delivery continues after them.
         """
         if position <= self._acknowledged:
             return False
@@ -171,18 +191,22 @@ class OffsetTracker:
         return True
 
     def commit(self, position: int) -> None:
-        """Note that the store holds ``position``; an older answer than one already noted changes nothing."""
+        """Note that the store holds ``position``; a lower one than the last is ignored."""
         if self._committed is None or position > self._committed:
             self._committed = position
 
     def lag(self, log_end: int | None) -> int | None:
-        """Records between the delivered position and the end of the log, None while that is unknown.
+        """Return the number of offsets from the delivered position to the log's end.
 
-        An upper bound where the log is compacted. The end as known may be older than the position: never negative.
+        None if the end is unknown. In a compacted log the number is larger than that of the records. It is never
+        negative: if the known end is older than the position, and lower, the result is 0.
         """
         return count_lag(self._delivered, log_end)
 
 
 def count_lag(position: int, log_end: int | None) -> int | None:
-    """Return the offsets between a position and the end of the log, None while that is unknown; never negative."""
+    """Return the number of offsets from a position to the log's end; None if unknown.
+
+    The result is 0 if the known end is below the position.
+    """
     return None if log_end is None else max(0, log_end - position)

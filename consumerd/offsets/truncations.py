@@ -1,27 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often a partition's log has lost its end, in state that all members of the group share.
+"""Truncations of partitions' logs, recorded in ZooKeeper for all members of the group.
 
-After an unclean leader election the same offsets are other records, so that what is landed from there on is of the
-incarnation's next truncation (``model.Incarnation``). The number stands in a JSON object at
-``/consumers/G/consumerd/truncations/T/P``::
+After an unclean leader election, offsets above the truncation are other records. Truncations of a topic's incarnation
+are numbered, and records landed after one have its number (:class:`consumerd.model.Incarnation`). The number is part of
+a JSON object at ``/consumers/G/consumerd/truncations/T/P``::
 
     {"format": 1, "incarnation": "7", "truncation": 1, "position": 30, "voids": 4242}
 
-``incarnation`` is the topic's ``czxid``: a note about a deleted topic of the same name says nothing. ``position`` is where
-delivery goes on, ``voids`` the ZooKeeper transaction (``mzxid``) that wrote the committed position which the truncation made
-void, 0 where there was none.
+``incarnation`` is the topic's ``czxid``; a record of a deleted topic with the same name is ignored. ``position`` is the
+position at which delivery resumes. ``voids`` identifies the committed position that the truncation invalidated, by the
+transaction (``mzxid``) that wrote its node in ZooKeeper; it is 0 if no position was committed.
 
-It is written before anything is done about the truncation (a chain begun, a position committed), in the claim's session or
-not at all. So whoever finds the partition next, after a crash at any point and with whatever folder of its own, knows
-that an older chain's end counts no more; and while the offset node is still the one that is void, where to go on.
+A truncation is recorded before a chain is begun or a position is committed because of it, in the claim's session or not
+at all. So after a crash at any point the next owner knows that the end of an older chain does not count. While the
+invalidated position is still stored, the next owner also knows at which position to resume.
 
-Where ``offsets.on_above`` is ``stop`` nothing is decided yet. Then ``/consumers/G/consumerd/truncations/T/P.lost``
-keeps the evidence, which is gone from the log as soon as that has grown beyond the position again::
+If ``offsets.on_above`` is ``stop``, an operator decides. ``/consumers/G/consumerd/truncations/T/P.lost`` then keeps the
+evidence, which the log does not show any more once it has grown beyond the position again::
 
     {"format": 1, "incarnation": "7", "truncation": 1, "position": 80, "earliest": 0, "latest": 60, "voids": 4242}
 
-It counts until a truncation of its number, or a higher one, is noted or landed, and needs no removal. It is a node of
-its own, since older releases read ``T/P`` and would go on at its position under every policy.
+``earliest`` and ``latest`` are the log's start offset and end offset when the log was found to end below the position:
+here it was ``[0, 60)``, with position 80. The node stops the partition until a truncation with its number, or a higher
+one, is recorded or landed; the node need not be removed. It is separate from ``T/P`` because older releases read
+``T/P``, and would resume at its position under every policy.
 """
 
 from __future__ import annotations
@@ -36,19 +38,16 @@ from consumerd.aio.parallel import map_bounded
 from consumerd.aio.sharing import SharedReads
 from consumerd.errors import CoordinationError
 from consumerd.model import Claim, Incarnation, PartitionKey, TopicPartition
-from consumerd.offsets.positions import parse_stored
-from consumerd.offsets.store import KnownTruncations, LogTruncation, LostEnd
+from consumerd.offsets.store import KnownTruncations, LogTruncation, LostEnd, PositionToken
 from consumerd.zk.layout import (
     LOST_END_SUFFIX,
     lost_end_path,
-    offset_path,
     topic_path,
     truncation_path,
     truncations_path,
     truncations_root,
 )
-from consumerd.zk.listing import list_names
-from consumerd.zk.port import ZkClient
+from consumerd.zk.port import ZkClient, list_names
 
 N = TypeVar("N")
 
@@ -56,20 +55,26 @@ _FORMAT: Final = 1
 
 
 class ZooKeeperLogTruncations:
-    """The truncations that members of one group have met."""
+    """Recorded truncations of the logs of one group's partitions, in ZooKeeper.
 
-    def __init__(self, zk: ZkClient, group: str) -> None:
+    Args:
+        in_session: True if each record is written in the ZooKeeper session of its claim or not at all. False for
+            members that brokers coordinate: the claim is checked right before the write instead.
+    """
+
+    def __init__(self, zk: ZkClient, group: str, *, in_session: bool = True) -> None:
         self._zk = zk
+        self._in_session = in_session
         self._group = group
         self._list_names = SharedReads[str, Sequence[str]](lambda topic: list_names(zk, truncations_path(group, topic)))
 
     async def find(self, claim: Claim) -> KnownTruncations:
-        """Return the notes about the claimed topic's partition.
+        """Return the recorded truncations of the claimed partition's log.
 
-        Raises CoordinationError, also for a node that cannot be read: to take it for none would give records that differ
-        the same identity.
+        Raises CoordinationError, also for a node that cannot be parsed: without its number, records before and after
+        the truncation could not be told apart.
         """
-        # hardly ever is there one: partitions that look at the same time share a read of their topic's folder
+        # truncations are rare: partitions that look at the same time share one read of their topic's folder
         names = frozenset(await self._list_names(claim.partition.topic))
         last = await self._read(self._path(claim.partition), names)
         lost = await self._read(self._lost_path(claim.partition), names)
@@ -79,10 +84,10 @@ class ZooKeeperLogTruncations:
         )
 
     async def note(self, claim: Claim, truncation: LogTruncation) -> None:
-        """Note a truncation, in the session of the claim.
+        """Record a truncation in the session of the claim.
 
-        Raises CoordinationError: what is there is higher, or nobody can tell whether it was written. Then look again: what
-        was noted is found.
+        Raises CoordinationError if a higher number is recorded, or if the result of the write is unknown. Then read the
+        record again.
         """
         path = self._path(claim.partition)
         found = await self._zk.find(path)
@@ -92,7 +97,10 @@ class ZooKeeperLogTruncations:
         await self._write(claim, path, _encode(claim, truncation), None if found is None else found[1].version)
 
     async def note_lost_end(self, claim: Claim, lost: LostEnd) -> None:
-        """Note a truncation that stops the partition. Idempotent. Raises CoordinationError."""
+        """Record a truncation that stops the partition until an operator decides.
+
+        Idempotent. Raises CoordinationError.
+        """
         path = self._lost_path(claim.partition)
         found = await self._zk.find(path)
         data = _encode_lost(claim, lost)
@@ -108,9 +116,13 @@ class ZooKeeperLogTruncations:
     async def _write(self, claim: Claim, path: str, data: bytes, version: int | None) -> None:
         if version is None:
             await self._zk.ensure_path(truncations_path(self._group, claim.partition.topic))
-            await self._zk.create(path, data, epoch=claim.epoch)
+        if not self._in_session:
+            claim.check()
+        epoch = claim.epoch if self._in_session else None
+        if version is None:
+            await self._zk.create(path, data, epoch=epoch)
         else:
-            await self._zk.set(path, data, version=version, epoch=claim.epoch)
+            await self._zk.set(path, data, version=version, epoch=epoch)
 
     def _path(self, partition: TopicPartition) -> str:
         return truncation_path(self._group, partition)
@@ -129,37 +141,48 @@ class ZooKeeperLogTruncations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotedStop:
-    """A partition that is stopped above its log's end, whoever claims it, until somebody says where to go on.
+    """A partition that is stopped because its log ended below the position.
+
+    The record of that stops the partition for every owner, until an operator decides.
 
     Args:
-        path: The node that says so.
-        since_ms: When it was written, in ms since 1970.
-        lost: What the log was like then. None for a node that cannot be read, which stops the partition, too.
-        problem: Why a node cannot be read, and what to do; empty where it can.
+        path: The ZooKeeper node that records the stop; empty if it is recorded with the position in Kafka.
+        since_ms: When the node was written, in ms since the epoch; None if it is recorded in Kafka.
+        lost: The position, and the log's start and end, when the log was found to end below the position. None if the
+            node cannot be read; the partition is stopped even so.
+        problem: Why the node cannot be read, and what to do; empty if it can.
     """
 
     path: str
-    since_ms: int
+    since_ms: int | None
     lost: LostEnd | None = None
     problem: str = ""
 
     def describe(self) -> str:
-        """Return what has happened, in one sentence."""
+        """Return one sentence for operators about the position and the log's end."""
         if self.lost is None:
             return self.problem
         return (
-            f"stopped: the log ended below the position. It was [{self.lost.earliest}, {self.lost.latest}) and the position "
+            f"stopped: the log ended below the position. It was [{self.lost.earliest}, {self.lost.latest}) and the "
+            f"position "
             f"{self.lost.position}; records that the log has got there since are others"
         )
 
 
 async def list_noted_stops(
-    zk: ZkClient, group: str, topics: Collection[str] | None = None
+    zk: ZkClient,
+    group: str,
+    find_stored: Callable[[TopicPartition], PositionToken | None],
+    topics: Collection[str] | None = None,
 ) -> dict[TopicPartition, NotedStop]:
-    """Return the stops of a group that still count, of ``topics`` or of all. Raises CoordinationError.
+    """Return the group's partitions that are stopped because their log ended below the position.
 
-    A stop counts for the topic as it is now, until a truncation of its number is noted, and as long as the position that
-    it was about is the committed one.
+    A partition is not listed any more once delivery was allowed to resume (a truncation with the recorded number is
+    recorded), another position is stored, or the topic is deleted. Raises CoordinationError.
+
+    Args:
+        find_stored: Returns the identity of the stored position from which members go on; None if there is none.
+        topics: The topics whose partitions are examined; None for all.
     """
     named = await list_names(zk, truncations_root(group)) if topics is None else sorted(topics)
     partitions: set[TopicPartition] = set()
@@ -169,13 +192,15 @@ async def list_noted_stops(
         for name in names:
             with contextlib.suppress(ValueError):  # the name is no partition's
                 partitions.add(TopicPartition(topic, PartitionKey.parse(name.removesuffix(LOST_END_SUFFIX))))
-    found = await map_bounded(sorted(partitions), lambda partition: _find_stop(zk, group, partition))
+    found = await map_bounded(sorted(partitions), lambda one: _find_stop(zk, group, one, find_stored(one)))
     return {partition: stop for partition, stop in found.items() if stop is not None}
 
 
-async def _find_stop(zk: ZkClient, group: str, partition: TopicPartition) -> NotedStop | None:
+async def _find_stop(
+    zk: ZkClient, group: str, partition: TopicPartition, stored: PositionToken | None
+) -> NotedStop | None:
     last_path, lost_path = truncation_path(group, partition), lost_end_path(group, partition)
-    topic, stored = await zk.exists(topic_path(partition.topic)), await zk.find(offset_path(group, partition))
+    topic = await zk.exists(topic_path(partition.topic))
     if topic is None:
         return None
     incarnation = Incarnation(topic.czxid)
@@ -194,15 +219,11 @@ async def _find_stop(zk: ZkClient, group: str, partition: TopicPartition) -> Not
         return replace(stop, problem=str(error))
     decided = truncation is not None and of == lost_of and truncation.number >= end.number
     counts = lost_of == str(incarnation.czxid) and not decided
-    return (
-        replace(stop, lost=end)
-        if counts and end.makes_void(None if stored is None else parse_stored(*stored))
-        else None
-    )
+    return replace(stop, lost=end) if counts and end.is_about(stored) else None
 
 
 def _parse_truncation(path: str, data: bytes, incarnation: Incarnation) -> tuple[str, LogTruncation]:
-    """Return the incarnation that a note is about, and the note. Raises CoordinationError."""
+    """Return a record's incarnation, and the truncation. Raises CoordinationError."""
     return _parse_note(
         path,
         data,
@@ -211,15 +232,16 @@ def _parse_truncation(path: str, data: bytes, incarnation: Incarnation) -> tuple
             position=_count(payload, "position"),
             voids=_count(payload, "voids"),
         ),
-        "how often the log has lost its end",
+        "how often the log was truncated",
         'restore it, or put there {"format": 1, "incarnation": "'
-        f'{incarnation.czxid}", "truncation": N, "position": 0, "voids": 0}} with N higher than that of any chain landed of '
+        f'{incarnation.czxid}", "truncation": N, "position": 0, "voids": '
+        f"0}} with N higher than that of any chain landed of "
         "the partition",
     )
 
 
 def _parse_lost_end(path: str, data: bytes) -> tuple[str, LostEnd]:
-    """Return the incarnation that a note is about, and the note. Raises CoordinationError."""
+    """Return a record's incarnation, and the lost end. Raises CoordinationError."""
     return _parse_note(
         path,
         data,
@@ -230,7 +252,7 @@ def _parse_lost_end(path: str, data: bytes) -> tuple[str, LostEnd]:
             latest=_count(payload, "latest"),
             voids=_count(payload, "voids"),
         ),
-        "that the log has lost its end",
+        "that the log was truncated",
         "restore it, or say where to go on with `consumerd offsets set` and remove it then",
     )
 
@@ -282,7 +304,7 @@ def _encode_lost(claim: Claim, lost: LostEnd) -> bytes:
 
 def _count(payload: Mapping[str, object], key: str) -> int:
     value = payload.get(key)
-    # a bool is an int to Python, not to whoever reads the node
+    # bool is a subclass of int, and `true` is no number in JSON
     if type(value) is not int or value < 0:
         raise ValueError(f"{key} {value!r}, expected a number from 0 on")
     return value

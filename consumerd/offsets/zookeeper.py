@@ -1,29 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positions under ``/consumers/G/offsets``, as the Java high-level consumer keeps them: decimal text, the next offset.
+"""Positions of a group in ZooKeeper, as the Java high-level consumer stores them.
 
-Writes are fenced. A commit goes out in the session that holds the claim or not at all (the epoch is part of the
-request), as a write conditional on the node's version as we know it, many to a ``multi``. When one does not go through,
-the nodes are read and each is judged by itself:
+A node ``/consumers/G/offsets/T/P`` holds the next offset as decimal text.
 
-- the node is as we knew it: nothing of ours took effect, write again;
-- the node is one version on and holds what we sent without hearing an answer: that was ours;
-- anything else is a foreign write. If the owner node is still our session's, ours goes over theirs and theirs is
-  counted; if it is not, the commit is dropped.
+Writes are fenced. A commit is sent in the session that holds the claim or not at all: the epoch is part of the request.
+Each write is conditional on the node's version as it is known, and many writes share a ``multi``. If a ``multi`` fails,
+the nodes are read, and each node is judged by itself:
 
-Before each write the topic's ``czxid`` is read: a position in a topic that has been made again since the claim is dropped.
+- the node is as it was known: nothing of ours took effect, so it is written again;
+- the node is one version on and holds a position of ours that was never answered: that write was ours;
+- anything else is a foreign write. If the owner node is still our session's, our position overwrites the foreign one,
+  and that is counted. If it is not, the commit is dropped.
 
-The judgement needs no ordering between connections: a request that is still under way in an old connection carries the
-same condition, so at most one of the two takes effect, and the loser reads again.
+Before each write the topic's ``czxid`` is read. A position of a topic that was re-created since the claim is dropped.
 
-What is known of a node begins anew with each :meth:`ZooKeeperOffsetStore.load`, which follows every claim. A claim can
-only succeed after the owner node of the earlier session is gone, and with it the server refuses everything else of
-that session, so nothing of an earlier claim can change a node after that read.
+The verdict needs no order between connections. A request that is still under way in an old connection carries the same
+condition, so at most one of the two takes effect, and the other sender reads again.
 
-A commit that fulfils an operator's request takes the request's node away in the same ``multi``, on the condition of its
-version, and always writes the position: so the version of the offset node tells, as for every other write, whether it
-took effect. The request is read right before, and again before each new try: one that is another by now, or gone while
-the position is not ours, is not carried out. (Requests are read before positions: when a ``multi`` that was still under
-way lands in between, its position is seen.)
+:meth:`ZooKeeperOffsetStore.load` follows every claim and starts afresh with what it reads. A claim can only succeed
+after the owner node of the earlier session is gone, and the server then refuses everything else of that session. So
+nothing of an earlier claim can change a node after that read.
+
+A commit that fulfils an operator's request deletes the request's node in the same ``multi``, on the condition of its
+version. It always writes the position, so the version of the offset node tells, as for every other write, whether it
+took effect. The request is read right before, and again before each new try. It is not carried out if it was replaced,
+or if it is gone while the node holds another position. (Requests are read before positions: if a ``multi`` that was
+still under way takes effect in between, its position is seen.)
 
 Sources: Kafka's ``ZookeeperConsumerConnector.scala`` (``commitOffsetToZooKeeper``, ``fetchOffsetFromZooKeeper``) and
 ``ZkUtils.updatePersistentPath``; registries recorded from real clusters.
@@ -40,13 +42,16 @@ import structlog
 
 from consumerd import failpoints
 from consumerd.aio.parallel import map_bounded
-from consumerd.errors import CoordinationError, LeasePaused, OwnershipLost, SessionLost
+from consumerd.cluster.topics import ZooKeeperTopics
+from consumerd.errors import CoordinationError, SessionLost
 from consumerd.model import SessionEpoch, TopicPartition
 from consumerd.offsets.positions import parse_stored
+from consumerd.offsets.remade import find_remade
 from consumerd.offsets.requests import ZooKeeperOffsetRequests
-from consumerd.offsets.store import Commit, CommitOutcome, OffsetRequest, StoredOffset
+from consumerd.offsets.store import Commit, CommitOutcome, OffsetRequest, StoredOffset, find_refusal
 from consumerd.telemetry.hooks import Hooks, Trouble
-from consumerd.zk.layout import offset_path, offsets_path, owner_path, request_path, topic_path
+from consumerd.zk.layout import offset_path, offsets_path, owner_path, request_path
+from consumerd.zk.layout_modern import MODERN
 from consumerd.zk.port import (
     BadVersion,
     Create,
@@ -60,34 +65,44 @@ from consumerd.zk.port import (
     OutcomeUnknown,
     Right,
     SetData,
+    Stat,
     ZkClient,
 )
 from consumerd.zk.rights import explain_refusal
 from consumerd.zk.znodes import encode_offset
 
 MULTI_BYTES: Final = 256 * 1024
-"""A quarter of what a server accepts by default (``jute.maxbuffer``), so that one commit never delays the rest much."""
+"""Size limit of a ``multi``, in bytes.
+
+A quarter of what a server accepts by default (``jute.maxbuffer``), so that one commit does not delay others much.
+"""
 
 MULTI_WRITES: Final = 500
 
 _OPERATION_BYTES: Final = 96  # operation header, version or ACL, and some room for a chroot
 _READS_AT_ONCE: Final = 100
 _ROUNDS: Final = 3
-"""Without settling anything; more would mean that somebody writes as often as we do: leave it to the next commit."""
+"""Number of tries without progress after which a commit gives up.
+
+Another client then writes as often as we do, and the next commit tries again.
+"""
 
 
 _K = TypeVar("_K", str, TopicPartition)
 _T = TypeVar("_T")
+_FoundNode = tuple[bytes, Stat]
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Node:
-    """What is known of an offset node.
+    """An offset node as it is known.
 
-    ``version`` is None where there is none, ``position`` None where it holds no number; ``unanswered`` are positions
-    sent since, whose fate is unknown.
+    Args:
+        version: Its version; None if there is no node.
+        position: Its position; None if it holds no number.
+        unanswered: Positions that were sent since, with an unknown result.
     """
 
     version: int | None
@@ -95,13 +110,16 @@ class _Node:
     unanswered: set[int] = field(default_factory=set)
 
     def is_as(self, known: _Node) -> bool:
-        """Tell whether a node as it was read is the one that is known: versions of one made anew begin at 0 again."""
+        """Return True if a node as read is the known one.
+
+        The versions of a re-created node begin at 0 again, so the position is compared too.
+        """
         return (self.version, self.position) == (known.version, known.position)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Write:
-    """One commit on its way, and the node as known while it is."""
+    """A commit on its way, and the node as it is known."""
 
     commit: Commit
     node: _Node
@@ -124,12 +142,12 @@ class _Write:
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes in a request; 20 digits hold any offset."""
+        """Approximate size in a request, in bytes; 20 digits hold any offset."""
         size = _OPERATION_BYTES + len(self.path.encode()) + 20
         return size if self.request is None else size + _OPERATION_BYTES + len(self.request_path.encode())
 
     def operations(self) -> list[Operation]:
-        """What goes out, the position first."""
+        """Return the operations to send, the position first."""
         data = encode_offset(self.commit.position)
         version = self.node.version
         operations: list[Operation] = [
@@ -144,10 +162,13 @@ _Outcomes = dict[TopicPartition, CommitOutcome]
 
 
 class ZooKeeperOffsetStore:
-    """The positions of one group in ZooKeeper; calls of :meth:`commit` must not overlap.
+    """Store of one group's positions in ZooKeeper. Calls of :meth:`commit` must not overlap.
 
-    ``denied`` is called with each topic of which a position could not be written for an ACL.
+    Args:
+        denied: Called with each topic for which an ACL refuses to write a position.
     """
+
+    rewrite_s: float | None = None
 
     def __init__(
         self,
@@ -158,26 +179,31 @@ class ZooKeeperOffsetStore:
         denied: Callable[[str], None] = lambda _topic: None,
     ) -> None:
         self._zk = zk
+        self._topics = ZooKeeperTopics(zk, MODERN)  # any layout: only incarnations are read
         self._group = group
         self._hooks = hooks if hooks is not None else Hooks()
         self._nodes: dict[TopicPartition, _Node] = {}
         self._folders: set[str] = set()
-        """Topics whose folders were there, or were made."""
+        """Topics whose folders exist."""
         self._reads = asyncio.Semaphore(_READS_AT_ONCE)
         self._failing = False
         self._denied = denied
         self._refusals: dict[TopicPartition, str] = {}
-        """Why commits were refused for an ACL, until one is written."""
+        """Reasons for which ACLs refuse commits, until one is written."""
         self._requests = ZooKeeperOffsetRequests(zk, group, hooks=self._hooks)
 
     async def load(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, StoredOffset | None]:
-        """Read the positions. A node without a number in it is returned as malformed. Raises CoordinationError."""
+        """Read the positions of these partitions; None for one without a node.
+
+        If a node holds no number, the result has its text in ``malformed``. Raises CoordinationError.
+        """
         found = await self._read_nodes(partitions)
-        for partition, stored in found.items():
-            node = _make_node(stored)
+        offsets = {partition: None if node is None else parse_stored(*node) for partition, node in found.items()}
+        for partition, stored in offsets.items():
+            node = _make_node(found[partition])
             known = self._nodes.get(partition)
             if known is None or not node.is_as(known):
-                # an unchanged one is kept with what was sent to it and not yet answered
+                # an unchanged node keeps its unanswered positions
                 self._nodes[partition] = node
             if stored is not None and stored.malformed is not None:
                 path = offset_path(self._group, partition)
@@ -189,12 +215,13 @@ class ZooKeeperOffsetStore:
                     text=stored.malformed,
                 )
                 self._hooks.trouble(Trouble.OFFSET_MALFORMED, f"{path} holds no number", partition)
-        return found
+        return offsets
 
     async def commit(self, commits: Sequence[Commit]) -> Mapping[TopicPartition, CommitOutcome]:
-        """Write positions, each in the session of its claim; every partition given has an outcome, nothing is raised.
+        """Write positions, each in the session of its claim. Raises nothing.
 
-        Safe to cancel: what was sent by then is recognised by the next commit.
+        Returns the outcome of every given position. If the call is cancelled, the next call finds out which positions
+        were written.
         """
         outcomes: _Outcomes = {}
         by_epoch: dict[SessionEpoch, list[Commit]] = {}
@@ -212,7 +239,10 @@ class ZooKeeperOffsetStore:
         return outcomes
 
     def explain_refusal(self, partition: TopicPartition) -> str | None:
-        """Return the node, its ACL and our identity, where a commit was refused for them and none was written since."""
+        """Return why an ACL refuses this partition's commits; None if no ACL does.
+
+        The text names the node, its ACL and the member's identity.
+        """
         return self._refusals.get(partition)
 
     async def _commit_in(self, epoch: SessionEpoch, commits: Sequence[Commit], outcomes: _Outcomes) -> None:
@@ -221,7 +251,7 @@ class ZooKeeperOffsetStore:
             if not write.needed:
                 outcomes[write.partition] = CommitOutcome.UNCHANGED
         if fulfilling := [write for write in writes if write.request is not None]:
-            # what was seen of the request may be long ago; and an earlier commit, never answered, may have done it
+            # the request was read some time ago, and an unanswered earlier commit may have carried it out
             await self._judge(epoch, fulfilling, outcomes)
         writes = [write for write in writes if write.partition not in outcomes]
         rounds = _ROUNDS
@@ -252,31 +282,21 @@ class ZooKeeperOffsetStore:
         ]
 
     async def _drop_remade(self, writes: Sequence[_Write], outcomes: _Outcomes) -> list[_Write]:
-        """Leave out positions in topics that are not there any more, or not those that were claimed.
+        """Leave out positions of topics that were deleted or re-created since the claim. Raises NotConnected.
 
-        A topic is deleted and made again; until its member has heard of it and read the group, its claims stand. What
-        they would write now is younger than the new topic, so that it would count as a position in that one, and
-        everything below would be skipped. What is left are two round trips, in which nobody deletes and makes a topic:
-        nothing goes out that has waited for a connection or would have to. Raises NotConnected.
+        Two round trips remain between the check and the write. A write that had to wait for a connection is not sent,
+        because its check would be out of date.
         """
         connections = self._zk.state.connections
-        stats = await self._read_all(
-            sorted({write.partition.topic for write in writes}), lambda topic: self._zk.exists(topic_path(topic))
-        )
+        remade = (await find_remade(self._topics, [write.commit.claim for write in writes])).remade
         self._require_connection(connections)
-        kept = []
-        for write in writes:
-            stat = stats[write.partition.topic]
-            if stat is not None and stat.czxid == write.commit.claim.incarnation.czxid:
-                kept.append(write)
-            else:
-                outcomes[write.partition] = CommitOutcome.NOT_OWNER
-        return kept
+        outcomes.update(dict.fromkeys(remade, CommitOutcome.NOT_OWNER))
+        return [write for write in writes if write.partition not in remade]
 
     async def _make_parents(self, writes: Sequence[_Write], outcomes: _Outcomes) -> list[_Write]:
-        """Make the topics' folders for nodes to be created: persistent and empty, as Java's.
+        """Create the topics' folders for new nodes: persistent and empty, as Java's.
 
-        Leaves out what goes below a folder that is refused (no permission): it must not hold up other topics.
+        Leaves out nodes below a folder that may not be created, so that other topics are not held up.
         """
         refused: set[str] = set()
         needed = {write.partition.topic for write in writes if write.node.version is None}
@@ -304,18 +324,14 @@ class ZooKeeperOffsetStore:
         return kept
 
     async def _write(self, epoch: SessionEpoch, chunk: Sequence[_Write], outcomes: _Outcomes) -> list[_Write]:
-        """Send one multi and settle what it settles; return what is to be tried again."""
+        """Send one ``multi`` and settle its writes; return those to be tried again."""
         ready = []
-        # from here to the multi nothing is awaited: what passes the check is sent under it
+        # nothing is awaited from here to the multi, so every claim that passes the check still holds when it is sent
         for write in chunk:
-            try:
-                write.commit.claim.check()
-            except LeasePaused:
-                outcomes[write.partition] = CommitOutcome.FAILED
-            except OwnershipLost:
-                outcomes[write.partition] = CommitOutcome.NOT_OWNER
-            else:
+            if (refusal := find_refusal(write.commit.claim)) is None:
                 ready.append(write)
+            else:
+                outcomes[write.partition] = refusal
         if not ready:
             return []
         self._require_connection(self._zk.state.connections)
@@ -347,8 +363,9 @@ class ZooKeeperOffsetStore:
         return []
 
     def _require_connection(self, connections: int) -> None:
-        """Raise NotConnected where a write would wait, or has: what was seen of its topic would be old by the time it went
-        out.
+        """Raise NotConnected if a write has waited for a connection, or would.
+
+        By the time it went out, the check of its topic would be out of date.
         """
         state = self._zk.state
         if not state.connected or state.connections != connections:
@@ -371,7 +388,7 @@ class ZooKeeperOffsetStore:
             self._folders.clear()  # one that was there is not any more
         if isinstance(error.cause, BadVersion | NodeExists | NoNode):
             return await self._judge(epoch, writes, outcomes)
-        # refused for a reason of its own (no permission): it must not hold up the others
+        # this write alone was refused (no permission): it must not hold up the others
         outcomes[refused.partition] = CommitOutcome.FAILED
         if isinstance(error.cause, NotPermitted):
             right = Right.CREATE if refused.node.version is None else Right.WRITE
@@ -381,7 +398,7 @@ class ZooKeeperOffsetStore:
         return [write for write in writes if write is not refused]
 
     async def _note_refusal(self, partitions: Sequence[TopicPartition], error: NotPermitted, right: Right) -> None:
-        """Keep the reason for each partition, and have the member look at what it may do."""
+        """Keep the reason for each partition, and have the member check its rights."""
         reason = await explain_refusal(self._zk, error.path if right is Right.WRITE else _parent(error.path), right)
         for partition in partitions:
             self._refusals[partition] = reason
@@ -390,7 +407,7 @@ class ZooKeeperOffsetStore:
             self._denied(topic)
 
     async def _judge(self, epoch: SessionEpoch, writes: Sequence[_Write], outcomes: _Outcomes) -> list[_Write]:
-        """Read the nodes of a multi that failed, or may have, and return what is still to be written."""
+        """Read the nodes of a ``multi`` that may have failed; return the writes left."""
         requests = await self._read_requests(writes)
         found = await self._read_nodes([write.partition for write in writes])
         changed = [write for write in writes if not self._recognise(write, found[write.partition])]
@@ -413,10 +430,10 @@ class ZooKeeperOffsetStore:
         return again
 
     @staticmethod
-    def _recognise(write: _Write, stored: StoredOffset | None) -> bool:
-        """Take note of a node that nobody but us has written since; return False when somebody else has."""
+    def _recognise(write: _Write, found: _FoundNode | None) -> bool:
+        """Update the known node; return False if another client has written it."""
         node = write.node
-        now = _make_node(stored)
+        now = _make_node(found)
         if now.is_as(node):
             return True
         ours = 0 if node.version is None else node.version + 1
@@ -427,7 +444,10 @@ class ZooKeeperOffsetStore:
         return True
 
     async def _find_owned(self, epoch: SessionEpoch, partitions: Sequence[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return those whose owner node was made by our session: its data could be an older self's."""
+        """Return the partitions whose owner node was created by our session.
+
+        The node's data could be from an earlier session of ours.
+        """
         stats = await self._read_all(partitions, lambda partition: self._zk.exists(owner_path(self._group, partition)))
         state = self._zk.state
         if state.epoch != epoch:
@@ -438,9 +458,9 @@ class ZooKeeperOffsetStore:
             if stat is not None and stat.ephemeral_owner == state.session_id
         )
 
-    def _take_over(self, write: _Write, stored: StoredOffset | None) -> None:
-        """Note a foreign write over which ours is about to go."""
-        now = _make_node(stored)
+    def _take_over(self, write: _Write, found: _FoundNode | None) -> None:
+        """Accept a foreign write, to overwrite it."""
+        now = _make_node(found)
         write.node.version, write.node.position = now.version, now.position
         write.node.unanswered.clear()
         write.foreign = True
@@ -454,16 +474,19 @@ class ZooKeeperOffsetStore:
 
     @staticmethod
     def _renew_request(write: _Write, found: OffsetRequest | None) -> bool:
-        """Take note of the request as it is now; return False when it is not to be carried out by this commit."""
+        """Update the request; return False if this commit must not carry it out."""
         if found is not None and write.request is not None and found.id == write.request.id:
             write.request = found
             return True
-        # carried out already where the node holds what was asked for: the two go in one multi
+        # if the node holds the requested position, the request was carried out: both are in one multi
         write.request = None
         return write.node.position == write.commit.position
 
     def _settle_rest(self, commits: Sequence[Commit], error: CoordinationError, outcomes: _Outcomes) -> None:
-        """Give an outcome to what could not be tried: a session that is over holds no claims any more."""
+        """Give an outcome to commits that could not be tried.
+
+        A session that is over holds no claims any more.
+        """
         rest = CommitOutcome.NOT_OWNER if isinstance(error, SessionLost) else CommitOutcome.FAILED
         for commit in commits:
             outcomes.setdefault(commit.claim.partition, rest)
@@ -483,15 +506,14 @@ class ZooKeeperOffsetStore:
         fulfilling = [write.partition for write in writes if write.request is not None]
         return await self._read_all(fulfilling, self._requests.find)
 
-    async def _read_nodes(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset | None]:
-        return await self._read_all(partitions, self._read_node)
-
-    async def _read_node(self, partition: TopicPartition) -> StoredOffset | None:
-        found = await self._zk.find(offset_path(self._group, partition))
-        return None if found is None else parse_stored(*found)
+    async def _read_nodes(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, _FoundNode | None]:
+        return await self._read_all(partitions, lambda partition: self._zk.find(offset_path(self._group, partition)))
 
     async def _read_all(self, keys: Sequence[_K], read: Callable[[_K], Awaitable[_T]]) -> dict[_K, _T]:
-        """Read something of each partition or topic, so many at a time; the first failure is raised."""
+        """Call ``read`` for each partition or topic, with bounded concurrency.
+
+        Raises the first failure.
+        """
 
         async def read_one(key: _K) -> _T:
             async with self._reads:
@@ -500,10 +522,12 @@ class ZooKeeperOffsetStore:
         return await map_bounded(keys, read_one, in_flight=_READS_AT_ONCE)
 
 
-def _make_node(stored: StoredOffset | None) -> _Node:
-    if stored is None:
+def _make_node(found: _FoundNode | None) -> _Node:
+    if found is None:
         return _Node(version=None, position=None)
-    return _Node(version=stored.version, position=None if stored.malformed is not None else stored.position)
+    data, stat = found
+    stored = parse_stored(data, stat)
+    return _Node(version=stat.version, position=None if stored.malformed is not None else stored.position)
 
 
 def _parent(path: str) -> str:
@@ -515,7 +539,7 @@ def _topic(write: _Write) -> str:
 
 
 def _split(writes: Sequence[_Write]) -> Iterator[Sequence[_Write]]:
-    """Cut into multis within the limits of size and count."""
+    """Cut writes into chunks within the limits of a ``multi``."""
     begin = size = 0
     for index, write in enumerate(writes):
         if index > begin and (size + write.size > MULTI_BYTES or index - begin == MULTI_WRITES):

@@ -34,6 +34,7 @@ from consumerd.offsets.store import Commit, CommitOutcome
 from consumerd.offsets.zookeeper import ZooKeeperOffsetStore
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.layout import ids_path, offset_path, owner_path, topic_path
+from consumerd.zk.layout_modern import MODERN
 from consumerd.zk.port import LeasePhase, WatchKind
 from tests.support.tcp_proxy import Action, Direction, FrameHook, TcpProxy
 from tests.support.waiting import until
@@ -70,7 +71,9 @@ class Member:
     def __post_init__(self) -> None:
         self.owners = PartitionOwners(self.zk, self.group)
         self.store = ZooKeeperOffsetStore(self.zk, self.group)
-        self.registry = GroupRegistry(self.zk, self.group, wall_ms=lambda: 0, random=random.Random(self.thread))
+        self.registry = GroupRegistry(
+            self.zk, self.group, wall_ms=lambda: 0, random=random.Random(self.thread), layout=MODERN
+        )
         self.epoch = self.zk.state.epoch
 
     async def register(self) -> ConsumerId:

@@ -19,10 +19,10 @@ import pytest
 
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.failpoints import POINTS
-from consumerd.group.owners import PartitionOwners
 from consumerd.group.subscription import Subscription
 from consumerd.zk.layout import ids_path, topic_path
 from tests.support.group_member import GroupMember, join_group, start_member
+from tests.support.owner_nodes import read_owners
 from tests.support.waiting import until
 from tests.support.zookeeper import make_client, run_server
 
@@ -56,7 +56,7 @@ class Steady:
         status = self._member.status
         if not status.ready or status.moving or len(status.owned) != count:
             return False
-        owners = await PartitionOwners(self._member.zk, self._name).read_all([self._name])
+        owners = await read_owners(self._member.zk, self._name, self._name)
         ours = [one for one in owners.values() if one.session_id == self._member.zk.state.session_id]
         return len(owners) == PARTITIONS and len(ours) == count
 

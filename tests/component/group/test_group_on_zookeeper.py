@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
-from consumerd.group.owners import PartitionOwners
 from consumerd.group.plan import Holder
 from consumerd.group.subscription import Subscription
 from consumerd.group.transitions import MemberState
@@ -19,6 +18,7 @@ from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.layout import ids_path, topic_path
 from consumerd.zk.znodes import parse_registration
 from tests.support.group_member import GroupMember, join_group, start_member
+from tests.support.owner_nodes import read_owners
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import until
 from tests.support.zookeeper import make_client, make_server, run_server
@@ -54,8 +54,7 @@ async def make_topic(zk: AiozkClient, topic: str, partitions: int) -> None:
 
 
 async def owners_of(zk: AiozkClient, group: str, topic: str) -> dict[int, Holder]:
-    found = await PartitionOwners(zk, group).read_all([topic])
-    return {partition.partition.number: holder for partition, holder in found.items()}
+    return {partition.partition.number: one for partition, one in (await read_owners(zk, group, topic)).items()}
 
 
 def at_rest(*members: GroupMember, owning: int) -> Callable[[], bool]:

@@ -134,6 +134,7 @@ async def test_a_group_at_rest_reads_only_what_its_partitions_hang_on(server: Em
     async with open_world(server, "rest", {"t": 100}) as world:
         member = await world.join("a", settings=often)
         await world.settle(member)
+        await until(lambda: all(one.committed == one.acknowledged for one in member.deliveries.statuses), within_s=40)
 
         async def let_pass(passes: int) -> None:
             world.counter.clear()

@@ -16,6 +16,7 @@ from consumerd.model import Claim, Incarnation, SessionEpoch, TopicPartition
 from consumerd.offsets.store import Commit, CommitOutcome
 from consumerd.offsets.zookeeper import ZooKeeperOffsetStore
 from consumerd.zk.aiozk_client import AiozkClient
+from consumerd.zk.layout_modern import MODERN
 from consumerd.zk.port import NotPermitted, Right
 from tests.support.claims import StubClaim
 from tests.support.registry import open_registry
@@ -80,9 +81,9 @@ async def test_rights_are_proven_and_nothing_is_left_behind(server: EmbeddedZooK
     before = dump(kazoo, group)
 
     async with connect(server) as zk:
-        anonymous = await GroupRights(zk, "proven").find_denied(["a", "b", "c", "d", "e", "absent"])
+        anonymous = await GroupRights(zk, "proven", layout=MODERN).find_denied(["a", "b", "c", "d", "e", "absent"])
     async with connect(server, ALICE) as zk:
-        alice = await GroupRights(zk, "proven").find_denied(["e"])
+        alice = await GroupRights(zk, "proven", layout=MODERN).find_denied(["e"])
 
     assert {
         "a": (f"{group}/owners/a", Right.CREATE),
@@ -106,7 +107,7 @@ async def test_a_node_that_shows_its_acl_to_nobody_is_tried_by_itself(
     put(kazoo, f"{group}/owners/c", [make_digest_acl("root", "secret", all=True)])
 
     async with connect(server) as zk:
-        [denial] = (await GroupRights(zk, "hidden").find_denied(["c"])).values()
+        [denial] = (await GroupRights(zk, "hidden", layout=MODERN).find_denied(["c"])).values()
 
     assert f"{group}/owners/c" == denial.path
     assert "our identity is world:anyone" in str(denial)
@@ -117,7 +118,7 @@ async def test_rights_that_are_given_back_are_seen(server: EmbeddedZooKeeper, ka
     put(kazoo, "/consumers/back/offsets/a", READ_ONLY)
 
     async with connect(server) as zk:
-        rights = GroupRights(zk, "back")
+        rights = GroupRights(zk, "back", layout=MODERN)
         assert ["a"] == list(await rights.find_denied(["a", "b"]))
         kazoo.set_acls("/consumers/back/offsets/a", [make_acl("world", "anyone", all=True)])
         assert {} == await rights.find_denied(["a", "b"])
@@ -132,7 +133,7 @@ async def test_hundreds_of_topics_cost_no_write(server: EmbeddedZooKeeper, kazoo
     written = int(dump(kazoo, "/consumers/many/offsets/t0/0")["/consumers/many/offsets/t0/0"][1])
 
     async with connect(server) as zk:
-        assert {} == await GroupRights(zk, "many").find_denied([f"t{number}" for number in range(300)])
+        assert {} == await GroupRights(zk, "many", layout=MODERN).find_denied([f"t{number}" for number in range(300)])
 
     put(kazoo, "/consumers/many/mark")
     last = kazoo.get("/consumers/many/mark")[1].czxid

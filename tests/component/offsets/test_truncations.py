@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 
 import pytest
 
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.errors import CoordinationError
 from consumerd.model import SessionEpoch, TopicPartition
+from consumerd.offsets.group_positions import GroupPositions
+from consumerd.offsets.positions import KafkaOffsetToken, KeptPositions
 from consumerd.offsets.store import KnownTruncations, LogTruncation, LostEnd
-from consumerd.offsets.truncations import ZooKeeperLogTruncations, list_noted_stops
+from consumerd.offsets.truncations import NotedStop, ZooKeeperLogTruncations, list_noted_stops
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.layout import truncation_path, truncations_path
 from tests.support.delivery import FakeClaim
@@ -154,6 +156,14 @@ async def test_a_stop_is_noted_beside_the_last_truncation_and_neither_hides_the_
         await truncations.find(claim(zk))
 
 
+async def list_stops(
+    zk: AiozkClient, group: str, topics: Collection[str] | None = None
+) -> dict[TopicPartition, NotedStop]:
+    """Return the stops that count for members that read ZooKeeper."""
+    kept = KeptPositions(zookeeper=await GroupPositions(zk, group).read())
+    return await list_noted_stops(zk, group, kept.find_token, topics)
+
+
 async def test_stop_is_listed_until_somebody_says_where_to_go_on(zk: AiozkClient, group: str) -> None:
     """It counts for the topic as it is, while the committed position is the one that it is about."""
     topic = f"topic-{group}"
@@ -167,22 +177,42 @@ async def test_stop_is_listed_until_somebody_says_where_to_go_on(zk: AiozkClient
     held = claim(zk, partition, made.czxid)
     truncations = ZooKeeperLogTruncations(zk, group)
     lost = LostEnd(number=1, position=80, earliest=0, latest=60, voids=stored.mzxid)
-    assert await list_noted_stops(zk, group) == {}
+    assert await list_stops(zk, group) == {}
     await truncations.note_lost_end(held, lost)
-    assert {one: stop.lost for one, stop in (await list_noted_stops(zk, group)).items()} == {partition: lost}
-    assert await list_noted_stops(zk, group, ["another"]) == {}
+    assert {one: stop.lost for one, stop in (await list_stops(zk, group)).items()} == {partition: lost}
+    assert await list_stops(zk, group, ["another"]) == {}
 
     await truncations.note_lost_end(claim(zk, partition, made.czxid + 1), lost)
-    assert await list_noted_stops(zk, group) == {}, "of a deleted topic of the same name"
+    assert await list_stops(zk, group) == {}, "of a deleted topic of the same name"
 
     await truncations.note_lost_end(held, lost)
     await truncations.note(held, LogTruncation(number=1, position=60, voids=stored.mzxid))
-    assert await list_noted_stops(zk, group) == {}, "delivery has gone on at 60"
+    assert await list_stops(zk, group) == {}, "delivery has gone on at 60"
 
     await truncations.note_lost_end(held, LostEnd(number=2, position=80, earliest=0, latest=60, voids=stored.mzxid))
-    assert list(await list_noted_stops(zk, group)) == [partition], "it has stopped again since"
+    assert list(await list_stops(zk, group)) == [partition], "it has stopped again since"
     await zk.set(f"/consumers/{group}/offsets/{topic}/0", b"70")
-    assert await list_noted_stops(zk, group) == {}, "another member has committed since"
+    assert await list_stops(zk, group) == {}, "another member has committed since"
+
+
+async def test_stop_of_a_group_in_kafka_ends_with_the_position_in_kafka(zk: AiozkClient, group: str) -> None:
+    """ZooKeeper has no position of it, or one that no member writes any more."""
+    topic = f"topic-{group}"
+    partition = TopicPartition.modern(topic, 0)
+    await zk.ensure_path(f"/brokers/topics/{topic}")
+    made = await zk.exists(f"/brokers/topics/{topic}")
+    assert made is not None
+    held = claim(zk, partition, made.czxid)
+    stored, later = (KafkaOffsetToken(offset=offset, metadata="") for offset in (80, 90))
+    lost = LostEnd(number=1, position=80, earliest=0, latest=60, voids=stored.mark)
+    await ZooKeeperLogTruncations(zk, group).note_lost_end(held, lost)
+
+    async def list_with(token: KafkaOffsetToken) -> list[TopicPartition]:
+        return list(await list_noted_stops(zk, group, {partition: token}.get))
+
+    assert [partition] == await list_with(stored)
+    assert [] == await list_with(later)
+    assert {} == await list_stops(zk, group), "members that read ZooKeeper have no position"
 
 
 @pytest.mark.parametrize("suffix", ["", ".lost"])
@@ -193,6 +223,6 @@ async def test_note_that_cannot_be_read_is_listed_with_its_path(zk: AiozkClient,
     await zk.ensure_path(truncations_path(group, topic))
     path = f"{truncations_path(group, topic)}/0{suffix}"
     await zk.create(path, b"[1]")
-    (stop,) = (await list_noted_stops(zk, group)).values()
+    (stop,) = (await list_stops(zk, group)).values()
     assert (stop.path, stop.lost) == (path, None)
     assert "cannot be read (no object of format 1)" in stop.describe()

@@ -19,7 +19,7 @@ from consumerd.offsets.store import Commit, CommitOutcome, OffsetRequest
 from consumerd.offsets.zookeeper import ZooKeeperOffsetStore
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.layout import offset_path, owner_path, request_path, topic_path
-from consumerd.zk.layout_modern import partition_path
+from consumerd.zk.layout_modern import MODERN, partition_path
 from tests.support.delivery import FakeClaim
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
 from tests.support.waiting import until
@@ -204,7 +204,7 @@ async def test_a_partition_added_to_a_known_topic_is_told_from_an_old_one(
     topic = f"topic-{group}"
     old, new = TopicPartition.modern(topic, 0), TopicPartition.modern(topic, 1)
     async with member_of(group, server.connect_string) as member:
-        history = ZooKeeperPartitionHistory(member.zk, group)
+        history = ZooKeeperPartitionHistory(member.zk, group, layout=MODERN)
         await member.zk.ensure_path(partition_path(old))
         assert not await history.made_after_group(old)
         claims = await member.claim([old])
@@ -216,7 +216,7 @@ async def test_a_partition_added_to_a_known_topic_is_told_from_an_old_one(
         made = await member.zk.exists(topic_path(topic))
         assert stored is not None
         assert made is not None
-        assert stored.mzxid > made.czxid
+        assert stored.token.mark > made.czxid
 
 
 def wish(position: int, request_id: str, partition: TopicPartition = P) -> OffsetRequest:

@@ -12,7 +12,7 @@ from consumerd.offsets.tracker import OffsetTracker
 from tests.support.delivery import FakeClaim, FakeStore, RecordingHooks
 from tests.support.virtual_time import run
 
-A, B = TopicPartition.modern("t", 0), TopicPartition.modern("t", 1)
+A, B, C = (TopicPartition.modern("t", number) for number in range(3))
 
 
 class Part:
@@ -61,6 +61,24 @@ def test_what_did_not_move_is_not_committed_again():
     rig.committer.add(Part(A, 10))
     run(run_for(rig.committer, 60))
     assert rig.store.calls == 1
+
+
+def test_a_store_that_forgets_gets_idle_positions_again():
+    """Kafka forgets a position that was not committed for a day."""
+    rig = Rig()
+    rig.store.rewrite_s = 60.0
+    rig.committer.add(Part(A, 10))
+    rig.committer.add(nothing := Part(B))
+    nothing.tracker = OffsetTracker(0)
+    idle = Part(C)
+    idle.tracker = OffsetTracker(10, committed=10)
+    rig.committer.add(idle)
+    run(run_for(rig.committer, 6))
+    # a group that begins to commit to Kafka as well must not wait for its first rewrite
+    assert rig.store.commits.count((C, 1, 10)) == 1
+    run(run_for(rig.committer, 130))
+    assert [commit for commit in rig.store.commits if commit[0] == A] == [(A, 1, 10)] * 3
+    assert {commit for commit in rig.store.commits if commit[0] == B} == {(B, 1, 0)}
 
 
 def test_a_failed_commit_is_tried_again_with_the_newest_position():
@@ -188,3 +206,19 @@ def test_a_cancelled_hurry_leaves_the_others_theirs():
 
     run(scenario())
     assert rig.store.position(B) == 8
+
+
+def test_without_auto_commit_it_commits_only_when_asked():
+    """A program that commits by itself decides what is consumed."""
+    rig = Rig()
+    committer = Committer(rig.store, interval_s=1.0, hooks=rig.hooks, not_owner=rig.not_owned.append, auto_commit=False)
+    part = Part(A, 10)
+    committer.add(part)
+
+    async def scenario():
+        await run_for(committer, 60)
+        assert rig.store.calls == 0
+        await committer.commit([part])
+        assert rig.store.position(A) == 10
+
+    run(scenario())

@@ -19,9 +19,10 @@ from consumerd.errors import (
     RetriableSinkError,
     SinkClosed,
 )
-from consumerd.model import Fault, Gap, GapReason, Incarnation, TopicPartition
-from consumerd.sinks.base import Start
+from consumerd.model import Claim, Fault, Gap, GapReason, Incarnation, TopicPartition
+from consumerd.sinks.base import DirectWriter, Start
 from consumerd.telemetry.hooks import Trouble
+from consumerd.wire.records import RecordBatch
 from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeSink
 from tests.support.virtual_time import run
 from tests.support.waiting import until
@@ -444,6 +445,7 @@ def test_below_the_log_the_policy_skips_and_the_gap_is_delivered(choice, first):
                 gaps.append(Gap(100, first, GapReason.RESET))
             assert gaps == rig.sink.landed[P].gaps
             assert [(P, gap) for gap in gaps] == rig.hooks.named("gap_recorded")
+            assert [] == rig.hooks.named("gap_requested")
             assert rig.hooks.named("position_reset") == [(P, 40, first, "on_below")]
 
     run(scenario())
@@ -677,5 +679,75 @@ def test_a_broker_that_hangs_is_shown_though_its_request_is_not_over_yet():
             assert rig.status(P).reason == "broker 1 has not answered a fetch yet"
             log.fault = None
             assert (rig.status(P).state, rig.status(P).reason) == (DeliveryState.RUNNING, None)
+
+    run(scenario())
+
+
+class SteppingWriter(DirectWriter):
+    """Makes one more record of its batch safe whenever it is told to, and never returns."""
+
+    def __init__(self) -> None:
+        super().__init__(self._wait)
+        self.finished_position = 0
+
+    async def _wait(self, _batch: RecordBatch) -> None:
+        await asyncio.Event().wait()
+
+
+class SteppingSink:
+    def __init__(self) -> None:
+        self.writer = SteppingWriter()
+
+    async def open(self, claim: Claim) -> SteppingWriter:
+        return self.writer
+
+    async def close(self) -> None:
+        pass
+
+
+def test_a_call_that_makes_progress_does_not_hang():
+    """A batch of many requests to a slow server takes longer than the patience with one call."""
+
+    async def scenario():
+        sink = SteppingSink()
+        async with DeliveryRig(destination=sink) as rig:
+            rig.log(P, 0, 10)
+            await rig.claim(P)
+            for position in range(1, 6):
+                await asyncio.sleep(8)
+                assert rig.status(P).state is DeliveryState.RUNNING
+                sink.writer.finished_position = position
+            await until(lambda: rig.store.position(P) == 5)
+            await asyncio.sleep(12)
+            assert rig.status(P).state is DeliveryState.FAILING
+            assert "has not answered write yet" in (rig.status(P).reason or "")
+
+    run(scenario())
+
+
+def test_a_destination_that_asks_for_a_pause_gets_it():
+    """Longer than the longest backoff of our own; and a release does not wait for its end."""
+
+    async def scenario():
+        times: list[float] = []
+        clock = asyncio.get_running_loop().time
+
+        async def trap(step: str, _writer: object, _batch: object) -> None:
+            if step == "write":
+                times.append(clock())
+                if len(times) < 3:
+                    raise RetriableSinkError("busy", retry_after_s=60.0)
+
+        async with DeliveryRig() as rig:
+            rig.sink.trap = trap
+            rig.log(P, 0, 10)
+            await rig.claim(P)
+            await until(lambda: len(times) == 2)
+            assert 59.9 < times[1] - times[0] < 70.0
+            assert rig.status(P).state is DeliveryState.FAILING
+            begun = clock()
+            await rig.deliveries.drain([P], 5)
+            assert clock() - begun < 5
+            assert len(times) == 2
 
     run(scenario())

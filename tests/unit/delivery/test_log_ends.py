@@ -100,3 +100,30 @@ def test_a_broker_that_does_not_answer_does_not_keep_an_old_lag() -> None:
             assert (known, rig.status(P).lag) == (50, None)
 
     run(scenario())
+
+
+def test_the_log_end_is_asked_for_where_no_fetch_response_has_one() -> None:
+    """The lag of such a partition is known all the same, and grows while its feed is idle."""
+
+    async def scenario() -> None:
+        async with DeliveryRig(settings=DeliverySettings(recheck_ms=10_000)) as rig:
+            log = rig.log(P, 100, 150)
+            log.reports_end = False
+            await rig.claim(P)
+            await until(lambda: rig.status(P).position == 150)
+            before = rig.status(P).lag
+            await asyncio.sleep(11)
+            first = rig.status(P).lag
+            log.silent_from = 150
+            log.append(25)
+            await asyncio.sleep(11)
+
+            assert (before, first, rig.status(P).lag) == (None, 0, 25)
+            assert rig.status(P).high_watermark is None
+
+            rig.brokers.unreachable = ConnectionLost("refused")
+            await asyncio.sleep(11)
+
+            assert rig.status(P).lag is None
+
+    run(scenario())

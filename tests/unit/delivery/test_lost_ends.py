@@ -12,6 +12,7 @@ from consumerd.errors import CoordinationError, PermanentSinkError, RetriableSin
 from consumerd.model import Gap, GapReason, Incarnation, TopicPartition
 from consumerd.offsets.store import CommitOutcome, LostEnd
 from consumerd.sinks.base import Start
+from consumerd.telemetry.hooks import Trouble
 from tests.support.delivery import TOPIC_CZXID, DeliveryRig, FakeSink
 from tests.support.virtual_time import run
 from tests.support.waiting import until
@@ -209,6 +210,9 @@ def test_a_stop_that_cannot_be_noted_is_kept_in_mind_and_noted_later(request_fir
             await until(lambda: rig.store.position(P) == 160)
             assert list(range(60, 160)) == rig.landed(P)
             assert sink.landed[P].incarnation == NEXT
+            if not request_first:  # once a stop, not at each try
+                told = [args for args in rig.hooks.named("trouble") if Trouble.STOP_UNRECORDED in args]
+                assert [(Trouble.STOP_UNRECORDED, P)] == told
 
     run(scenario())
 
@@ -228,7 +232,7 @@ def test_a_stop_is_noted_after_the_last_commit():
             log.append(100)
             await until(lambda: rig.truncations.lost)
             (lost,) = rig.truncations.lost.values()
-            assert (80, rig.store.stored[P].mzxid) == (rig.store.position(P), lost.voids)
+            assert (80, rig.store.stored[P].token.mark) == (rig.store.position(P), lost.voids)
             assert LostEnd(number=1, position=80, earliest=0, latest=60, voids=lost.voids) == lost
             await crash(rig)
             await rig.claim(P, epoch=2)

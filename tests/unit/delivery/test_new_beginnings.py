@@ -288,7 +288,7 @@ def test_a_commit_that_came_after_the_topic_was_made_again_is_not_believed(keeps
             rig.log(P, 0, 40)
             await rig.claim(P)
             await until(lambda: rig.store.position(P) == 40)
-            later = rig.store.stored[P].mzxid - 1  # made again right before our last commit
+            later = rig.store.stored[P].token.mark - 1  # made again right before our last commit
             await rig.deliveries.lost([P])
             log = rig.log(P, 0, 60)
             await rig.claim(P, epoch=1, incarnation=later)
@@ -331,7 +331,7 @@ def test_the_new_topic_s_own_commit_is_believed_though_it_looks_like_the_old_one
             rig.log(P, 0, 40)
             await rig.claim(P)
             await until(lambda: rig.store.position(P) == 40)
-            later = rig.store.stored[P].mzxid - 1
+            later = rig.store.stored[P].token.mark - 1
             await rig.deliveries.lost([P])
             log = rig.log(P, 0, 60)
             log.lasting_faults[40] = CorruptMessageError("bad checksum", partition=P, offset=40)

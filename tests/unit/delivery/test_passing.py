@@ -8,6 +8,7 @@ import pytest
 from consumerd.delivery.passing import blame_hole, describe_unit
 from consumerd.delivery.ports import DeliverySettings
 from consumerd.delivery.status import DeliveryState
+from consumerd.delivery.stops import plan_stop
 from consumerd.errors import ConfigError, CorruptMessageError, PermanentSinkError, RecordTooLarge, RetriableSinkError
 from consumerd.model import Gap, GapReason, TopicPartition
 from consumerd.wire.records import empty_batch
@@ -28,6 +29,37 @@ def settings(policy):
 
 def told(logged, event):
     return [entry for entry in logged if entry["event"] == event]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (CORRUPT, ": position 23 passes over it, offsets 20 to 22"),
+        (CorruptMessageError("bad", offset=20, next_offset=21), ": position 21 passes over it, offset 20"),
+        (
+            CorruptMessageError("bad", offset=18, claimed_end=23),
+            ": position 23 passes over it, offsets 18 to 22, as its header says, which may be damaged, too",
+        ),
+        (CorruptMessageError("bad", offset=20), ": it is not known where the damage ends"),
+        (CorruptMessageError("no coordinates"), ""),
+        (TOO_LARGE, ": position 23 passes over it, offsets 20 to 22, as its header says"),
+        (RecordTooLarge(P, 20, 1000), ""),
+    ],
+)
+def test_a_stop_says_what_a_position_behind_the_unit_would_leave_out(error, said):
+    """An operator decides on it; to try one position after the other takes a stop each."""
+    stop = plan_stop(error)
+
+    assert stop.advice.startswith(str(error))
+    assert stop.advice.endswith(f"`consumerd offsets set TOPIC/PARTITION=POSITION`{said}")
+
+
+def test_a_stop_at_damage_advises_no_replica_where_logs_have_none():
+    """In Kafka 0.7 an offset of an earlier log looks like damage, too."""
+    assert "a replica whose copy is whole" in plan_stop(CORRUPT).advice
+    advice = plan_stop(CORRUPT, replicated=False).advice
+    assert "replica" not in advice
+    assert "or the broker was wiped and its log is another one" in advice
 
 
 @pytest.mark.parametrize(("cause", "error", "reason", "size"), BY_CAUSE)
@@ -562,5 +594,58 @@ def test_a_refused_record_is_passed_over_only_once_what_comes_before_it_was_take
             assert [offset for offset in range(30) if offset != 5] == rig.landed(P)
             assert [(P, "rejected", True)] == rig.hooks.named("unit_passed")
             assert [5] == [unit.offset for unit in rig.quarantine.units]
+
+    run(scenario())
+
+
+# -- Kafka 0.7: no high watermark limits what a header claims
+
+
+@pytest.mark.parametrize(
+    ("later", "is_passed"),
+    [
+        pytest.param({}, True, id="records at the claimed end"),
+        pytest.param({23: RecordTooLarge(P, 23, 1000, 2000, next_offset=25)}, True, id="a second one, then records"),
+        pytest.param({23: RecordTooLarge(P, 23, 1000, 2000)}, False, id="a second one of unknown size"),
+        pytest.param({23: RecordTooLarge(P, 23, 1000, 2000, next_offset=90)}, False, id="a second one beyond the end"),
+        pytest.param({23: CorruptMessageError("bad", offset=23, next_offset=24)}, False, id="no message there"),
+    ],
+)
+def test_the_size_of_an_oversized_message_is_believed_if_records_follow_it(later, is_passed):
+    """A damaged length could pass over the rest of the log: nothing else in Kafka 0.7 tells that it is wrong."""
+
+    async def scenario():
+        async with DeliveryRig(settings=DeliverySettings(on_oversized="skip", recheck_ms=500)) as rig:
+            log = rig.log(P, 0, 40)
+            log.reports_end = False
+            log.lasting_faults |= {20: TOO_LARGE, **later}
+            await rig.claim(P)
+            if is_passed:
+                await until(lambda: rig.store.position(P) == 40)
+                assert Gap(20, 23, GapReason.SKIPPED) in rig.sink.landed[P].gaps
+                return
+            await until(lambda: rig.status(P).reason is not None)
+            assert 20 == rig.store.position(P)
+            assert "no readable record was found after it; this is retried" in rig.status(P).reason
+            for offset in later:
+                del log.lasting_faults[offset]  # the log goes on, or the broker reads its disk again
+            await until(lambda: rig.store.position(P) == 40)
+
+    run(scenario())
+
+
+def test_an_oversized_message_at_the_end_of_the_log_waits_for_the_next_one():
+    """Nothing confirms its end yet, and nothing is lost by waiting."""
+
+    async def scenario():
+        async with DeliveryRig(settings=DeliverySettings(on_oversized="skip", recheck_ms=500)) as rig:
+            log = rig.log(P, 0, 23)
+            log.reports_end = False
+            log.lasting_faults[20] = TOO_LARGE
+            await rig.claim(P)
+            await until(lambda: rig.status(P).reason is not None)
+            assert 20 == rig.store.position(P)
+            log.append(5)
+            await until(lambda: rig.store.position(P) == 28)
 
     run(scenario())

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a partition starts and goes on: each rule of the policy, as a table."""
 
+import uuid
+
 import pytest
 
 from consumerd.delivery.policy import (
     EarlierAttempt,
     OffsetPolicy,
+    PreviousClaim,
     Reposition,
     StartAt,
     StartAtEnd,
@@ -20,13 +23,15 @@ from consumerd.delivery.policy import (
 )
 from consumerd.errors import OffsetOutOfRange
 from consumerd.model import Gap, GapReason, Incarnation, TopicPartition
+from consumerd.offsets.commit_metadata import format_metadata
+from consumerd.offsets.positions import KafkaOffsetToken, OffsetNodeToken
 from consumerd.offsets.store import StoredOffset, Validity, judge
 
 TOPIC = Incarnation(100)
 
 
 def stored(position, mzxid=200, malformed=None):
-    return StoredOffset(position=position, mzxid=mzxid, version=0, malformed=malformed)
+    return StoredOffset(position=position, token=OffsetNodeToken(mzxid=mzxid, version=0), malformed=malformed)
 
 
 def plan(*, offset=None, resume=None, newborn=False, earlier=None, on_missing="earliest"):
@@ -65,6 +70,25 @@ def test_the_landed_end_is_the_start_when_no_valid_offset_is_ahead(offset):
     assert (start.position, start.reason, start.behind) == (50, StartReason.LANDED, False)
 
 
+def test_a_position_with_the_id_of_the_present_topic_is_no_late_commit():
+    """Another member has consumed the new topic since; our own late commit would name the old one."""
+    old, new = (Incarnation.of_topic_id(uuid.UUID(int=number)) for number in (7, 8))
+
+    def plan_after(named):
+        text = format_metadata(named, "ab")
+        facts = StartFacts(
+            incarnation=new,
+            stored=StoredOffset(position=450, token=KafkaOffsetToken(offset=450, metadata=text)),
+            resume=None,
+            newborn=False,
+            previous=PreviousClaim(incarnation=old, committed=400, acknowledged=500),
+        )
+        return plan_start(facts, OffsetPolicy())
+
+    assert StartAt(position=450, committed=450, reason=StartReason.COMMITTED) == plan_after(new)
+    assert StartAtEnd(end="earliest", reason=StartReason.NEW_INCARNATION) == plan_after(old)
+
+
 @pytest.mark.parametrize("end", ["earliest", "latest"])
 def test_without_any_position_on_missing_decides(end):
     """The reset of a group that begins."""
@@ -96,6 +120,20 @@ def test_an_offset_counts_from_the_transaction_after_the_one_that_made_the_topic
     """The boundary of the rule, and the topic's own transaction is no offset's."""
     assert Validity.ANOTHER_INCARNATION is judge(stored(1, mzxid=100), TOPIC)
     assert Validity.VALID is judge(stored(1, mzxid=101), TOPIC)
+
+
+def test_a_position_of_unknown_age_is_believed():
+    """Kafka tells no age of a Java member's commit, and delivery goes on from there."""
+
+    class TokenWithoutAge:
+        mark = 17
+
+        def is_newer_than(self, incarnation):
+            return None
+
+    decided = plan(offset=StoredOffset(position=50, token=TokenWithoutAge()))
+    assert isinstance(decided, StartAt)
+    assert (decided.position, decided.reason) == (50, StartReason.COMMITTED)
 
 
 def test_text_that_is_no_offset_stops_the_partition_and_says_so():

@@ -60,6 +60,24 @@ def test_a_position_that_was_landed_is_delivered_again_in_a_new_chain(logged):
     assert ["ops@host"] == [entry["author"] for entry in logged if entry["event"] == "request_carried_out"]
 
 
+def test_a_request_about_a_deleted_topic_of_the_same_name_is_none():
+    """The new one has other records. It stays where it is, and the claim goes on."""
+
+    async def scenario():
+        sink = chains()
+        async with DeliveryRig(sink=sink) as rig:
+            rig.log(P, 0, 40)
+            rig.requests.put(P, 15, topic=Incarnation(TOPIC_CZXID - 1))
+            await rig.claim(P)
+            await until(lambda: rig.store.position(P) == 40)
+            assert P in rig.store.requests
+            rig.requests.put(P, 15, topic=Incarnation(TOPIC_CZXID, 2))
+            await carried_out(rig)
+            assert "request" == sink.landed[P].started.reason
+
+    run(scenario())
+
+
 def test_what_was_delivered_before_the_request_is_made_safe_first():
     """An open file is published, not thrown away."""
 
@@ -282,6 +300,7 @@ def test_a_position_ahead_leaves_a_gap_that_lands_before_it_is_committed(positio
             assert list(range(position, 80)) == rig.landed(P)
             assert (expected, []) == (sink.landed[P].gaps, sink.landed[P].chains)
             assert [(P, one) for one in expected] == rig.hooks.named("gap_recorded")
+            assert [(P, one) for one in expected] == rig.hooks.named("gap_requested")
             moved = [(P, 50, position, "request")] if position > 50 else []
             assert moved == rig.hooks.named("position_reset")
 

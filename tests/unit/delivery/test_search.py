@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from consumerd.delivery.search import MOST_LOOKS, SearchProbe, find_readable, head_of
+from consumerd.delivery.search import MOST_LOOKS, SearchProbe, confirm_end, find_readable, head_of
 
 
 class Log:
@@ -104,3 +104,34 @@ def test_a_hole_without_damage_costs_few_looks():
 
     assert 999_999 == log.find()
     assert len(log.looks) <= 37
+
+
+@pytest.mark.parametrize(
+    ("probes", "end"),
+    [
+        ({25: SearchProbe(at=25, readable=25)}, 25),
+        ({25: SearchProbe(at=25, claimed_end=40), 40: SearchProbe(at=40, readable=40)}, 25),
+        ({25: SearchProbe(at=25)}, None),
+        ({25: SearchProbe(at=25, claimed_end=40), 40: SearchProbe(at=40)}, None),
+    ],
+    ids=["records", "another one, then records", "nothing", "another one, then nothing"],
+)
+def test_the_claimed_end_of_an_oversized_message_is_confirmed_by_records(probes, end):
+    """For the daemon and for ``tail``: in Kafka 0.7 a damaged length could pass over the rest of the log."""
+
+    async def look(at):
+        return probes[at]
+
+    assert asyncio.run(confirm_end(look, 25)) == end
+
+
+def test_a_chain_of_claims_ends():
+    """A broker could send one claim after the other for ever."""
+    looks = []
+
+    async def look(at):
+        looks.append(at)
+        return SearchProbe(at=at, claimed_end=at + 1)
+
+    assert asyncio.run(confirm_end(look, 25)) is None
+    assert len(looks) == MOST_LOOKS

@@ -439,7 +439,7 @@ def test_a_folder_that_has_seen_nothing_of_an_election_begins_a_chain_of_its_tru
         store, truncations, brokers = FakeStore(), FakeTruncations(), FakeBrokers()
         brokers.logs[P] = FakeLog(0, 60)
         store.put(P, 100)
-        voided = store.stored[P].mzxid
+        voided = store.stored[P].token.mark
         truncations.noted[P, TOPIC_CZXID] = LogTruncation(number=1, position=30, voids=voided)
         if committed is not None:
             store.put(P, committed)

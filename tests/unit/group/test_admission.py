@@ -13,6 +13,7 @@ from consumerd.group.rebalancer import Rebalancer
 from consumerd.group.subscription import Subscription
 from consumerd.model import TopicPartition
 from consumerd.zk.layout import BROKER_TOPICS, ids_path, members_root, owner_path, topic_path
+from consumerd.zk.layout_modern import MODERN
 from consumerd.zk.port import NotConnected
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.group_member import RecordingListener
@@ -44,6 +45,7 @@ class Member:
             wall_ms=lambda: 0,
             random=random.Random(0),
             admit=self.admit,
+            layout=MODERN,
         )
 
     async def admit(self, epoch):

@@ -11,8 +11,10 @@ import pytest
 
 from consumerd.group.assignors import Member, Strategy, assign, find_objection, java_hash, java_order, threads_by_topic
 from consumerd.group.subscription import plan_streams
-from consumerd.model import ConsumerId, PartitionKey
+from consumerd.model import BrokerId, ConsumerId, PartitionKey, Partitions
+from consumerd.zk import znodes_legacy
 from consumerd.zk.znodes import parse_registration
+from tests.support.znode_recordings import LEGACY, load_legacy
 
 ZNODES = Path(__file__).parents[2] / "vectors" / "znodes"
 
@@ -144,3 +146,80 @@ def test_members_up_to_0_10_1_object_to_unequal_subscriptions() -> None:
     assert "'t' and 'u'" in (find_objection(make_members(a={"t": 1, "u": 1}, b={"t": 1})) or "")
     assert find_objection(make_members(a={"t": 1, "u": 2})) is not None
     assert find_objection([]) is None
+
+
+def legacy_partitions(**brokers: dict[int, int]) -> Partitions:
+    """Topics with their numbers of partitions by broker, as 0.7 registers them."""
+    return {
+        topic: tuple(
+            PartitionKey(number, BrokerId(broker)) for broker, count in counts.items() for number in range(count)
+        )
+        for topic, counts in brokers.items()
+    }
+
+
+def shares(members: list[Member], partitions: Partitions) -> dict[str, list[str]]:
+    """Return the partitions of each thread, in the order of their assignment."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for partition, thread in assign(Strategy.RANGE, members, partitions).items():
+        found[thread].append(str(partition.partition))
+    return dict(found)
+
+
+@pytest.mark.parametrize("name", [name for name in LEGACY if any("/ids/" in path for path in load_legacy(name))])
+def test_range_gives_the_owners_that_real_groups_of_0_7_had(name: str) -> None:
+    """Those of Kafka 0.7.2 and Jafka 3.0.6, with static topics and with a white list."""
+    nodes = {path: node.data.decode() for path, node in load_legacy(name).items() if node.ephemeral}
+    counts: dict[str, dict[int, int]] = defaultdict(dict)
+    members = []
+    for path, data in nodes.items():
+        match path.split("/")[1:]:
+            case ["brokers", "topics", topic, broker]:
+                counts[topic][int(broker)] = int(data)
+            case ["consumers", _, "ids", consumer]:
+                registration = znodes_legacy.parse_registration(data.encode())
+                members.append((ConsumerId(consumer), registration))
+    partitions = legacy_partitions(**counts)
+    joined = [Member(consumer=consumer, streams=plan_streams(one, counts)) for consumer, one in members]
+
+    assigned = assign(Strategy.RANGE, joined, partitions)
+
+    owners = {tuple(path.split("/")[4:]): data for path, data in nodes.items() if "/owners/" in path}
+    assert owners == {(p.topic, str(p.partition)): thread for p, thread in assigned.items()}
+
+
+def test_three_consumers_share_two_brokers_of_three_partitions_as_the_document_says() -> None:
+    """Partitions are sorted by broker and number, so that a consumer has few brokers to read from."""
+    members = make_members(a={"t": 1}, b={"t": 1}, c={"t": 1})
+    assert shares(members, legacy_partitions(t={0: 3, 1: 3})) == {
+        "g_a-0": ["0-0", "0-1"],
+        "g_b-0": ["0-2", "1-0"],
+        "g_c-0": ["1-1", "1-2"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("brokers", "expected"), [({0: 8, 1: 8}, [4, 4, 4, 4]), ({0: 8, 1: 9}, [5, 4, 4, 4]), ({0: 9, 1: 9}, [5, 5, 4, 4])]
+)
+def test_extra_partitions_go_to_the_earlier_consumers(brokers: dict[int, int], expected: list[int]) -> None:
+    """5-5-4-4, never 4-4-4-5 or 4-5-4-4."""
+    members = make_members(d={"t": 1}, c={"t": 1}, b={"t": 1}, a={"t": 1})
+    found = shares(members, legacy_partitions(t=brokers))
+    assert expected == [len(found[f"g_{name}-0"]) for name in "abcd"]
+
+
+def test_partitions_of_0_7_are_sorted_as_text() -> None:
+    """Of twelve partitions, 0-10 and 0-11 come before 0-2; broker 10 comes before broker 2."""
+    members = make_members(a={"t": 1, "u": 1}, b={"t": 1})
+    found = shares(members, legacy_partitions(t={0: 12}))
+    assert found == {
+        "g_a-0": ["0-0", "0-1", "0-10", "0-11", "0-2", "0-3"],
+        "g_b-0": ["0-4", "0-5", "0-6", "0-7", "0-8", "0-9"],
+    }
+    assert ["10-0", "2-0"] == shares(members, legacy_partitions(u={2: 1, 10: 1}))["g_a-0"]
+
+
+def test_twelve_threads_get_twelve_partitions_of_0_7_by_text() -> None:
+    """Both are sorted as text, so each thread has the partition of its number."""
+    found = shares(make_members(a={"t": 12}), legacy_partitions(t={0: 12}))
+    assert {f"g_a-{number}": [f"0-{number}"] for number in range(12)} == found

@@ -90,7 +90,7 @@ def test_a_claim_that_is_lost_before_is_not_worth_a_read() -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize(("made_again", "told"), [(False, "was deleted"), (True, "was made again")])
+@pytest.mark.parametrize(("made_again", "told"), [(False, "was deleted"), (True, "was re-created")])
 def test_a_claim_of_a_topic_that_is_another_by_now_is_not_confirmed(told: str, *, made_again: bool) -> None:
     """The owner node stands: only the topic's own says that it is not the one that was claimed."""
 

@@ -34,7 +34,7 @@ def snapshot(*members: MemberView) -> GroupSnapshot:
         stamp=Stamp(ids=(1, 1), names=(1, 1), topics={}),
         members=members,
         topics={
-            name: GroupTopic(czxid=1, version=0, partitions=tuple(PartitionKey(number) for number in range(count)))
+            name: GroupTopic(czxid=1, stamp=(1, 0), partitions=tuple(PartitionKey(number) for number in range(count)))
             for name, count in TOPICS.items()
         },
         names=frozenset(TOPICS),

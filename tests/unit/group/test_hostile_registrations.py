@@ -27,7 +27,7 @@ def snapshot(other: MemberRegistration) -> GroupSnapshot:
             MemberView(consumer=ConsumerId(name), session_id=1, registration=registration)
             for name, registration in members.items()
         ),
-        topics={"orders": GroupTopic(czxid=1, version=0, partitions=(PartitionKey(0), PartitionKey(1)))},
+        topics={"orders": GroupTopic(czxid=1, stamp=(1, 0), partitions=(PartitionKey(0), PartitionKey(1)))},
         names=frozenset({"orders", "a" * 240}),
     )
 

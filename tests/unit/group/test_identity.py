@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from consumerd.errors import ConfigError
-from consumerd.group.identity import MemberIdentity, thread_ids, validate_name, validate_topic
+from consumerd.group.identity import MemberIdentity, find_host, thread_ids, validate_name, validate_topic
 from consumerd.model import ConsumerId
 
 
@@ -34,6 +34,22 @@ def test_a_configured_id_is_kept_unless_its_old_node_lingers() -> None:
 def test_a_host_name_never_becomes_a_path() -> None:
     """A slash in the id would be a parent node that nobody makes."""
     assert "/" not in make_id(MemberIdentity(group="g", host="a/b"))
+
+
+@pytest.mark.parametrize(
+    ("consumer", "host"),
+    [
+        ("lake_box-1.example-1795256818659-0a1b2c3d", "box-1.example"),
+        ("lake_box-1795256818659-a1b", "box"),
+        ("lake_r1", None),
+        ("lake_r1-0a1b2c3d", None),
+        ("lake_", None),
+        ("other_box-1795256818659-0a1b2c3d", "other_box"),
+    ],
+)
+def test_the_host_is_read_from_a_generated_id(consumer: str, host: str | None) -> None:
+    """A registration has no host of its own. Java leaves out leading zeros of the last part."""
+    assert host == find_host("lake", ConsumerId(consumer))
 
 
 @pytest.mark.parametrize("name", ["lake", "a.b_c-9", "A"])

@@ -21,6 +21,7 @@ from consumerd.group.subscription import Subscription
 from consumerd.model import ConsumerId, Incarnation, SessionEpoch, ThreadId, TopicPartition
 from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.zk.layout import BROKER_TOPICS, id_path, ids_path, owner_path
+from consumerd.zk.layout_modern import MODERN
 from consumerd.zk.port import ANY_VERSION, NotConnected, OutcomeUnknown, Stat
 from consumerd.zk.znodes import encode_registration
 from tests.support.fake_zookeeper import FakeZkClient, FakeZooKeeper
@@ -94,7 +95,7 @@ class World:
         self.zk.fate = []
         self.zk.connect()
         self.owners = PartitionOwners(self.zk, "g", hooks=self.hooks)
-        self.registry = GroupRegistry(self.zk, "g", wall_ms=lambda: 7, random=Random(0))
+        self.registry = GroupRegistry(self.zk, "g", wall_ms=lambda: 7, random=Random(0), layout=MODERN)
 
     def stranger(self) -> FakeZkClient:
         other = self.server.client("stranger")
@@ -281,7 +282,7 @@ def test_inspection_reads_a_node_again_only_when_it_may_have_been_made_again() -
         world.own(Q, b"g_m-0", mine)
         assert (await world.owners.inspect([P], Look.PROOF)).nodes == {P: Holder("x", mine)}
         world.server.put("/consumers/g/owners/t/junk")
-        assert set(await world.owners.read_all(["t", "gone"])) == {P, Q}
+        assert (await world.owners.survey(["t", "gone"], {})).there == {P, Q}
         world.zk.cut()
         assert await world.owners.inspect([P], Look.PROOF) == ({}, frozenset(), frozenset())
 

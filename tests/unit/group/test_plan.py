@@ -42,7 +42,9 @@ def listed(name: str, pattern: Pattern, expression: str) -> MemberView:
 
 def make_snapshot(*members: MemberView, **topics: int) -> GroupSnapshot:
     views = {
-        topic: GroupTopic(czxid=100 + count, version=0, partitions=tuple(PartitionKey(n) for n in range(count)))
+        topic: GroupTopic(
+            czxid=100 + count, stamp=(100 + count, 0), partitions=tuple(PartitionKey(n) for n in range(count))
+        )
         for topic, count in topics.items()
     }
     return GroupSnapshot(stamp=NO_STAMP, members=members, topics=views, names=frozenset(topics))
@@ -141,7 +143,6 @@ def test_an_explanation_says_what_moves_between_members() -> None:
     snapshot = make_snapshot(member("a", Subscription.to_topics({"t": 2})), t=4)
     explanation = plan_explanation(snapshot, Strategy.RANGE, joining=[ConsumerId("g_b")], subscription=STATIC)
     assert [(str(move.partition), move.before, move.after) for move in explanation.moves] == [("t/3", "g_a-1", "g_b-0")]
-    assert explanation.counts == {"g_a": 3, "g_b": 1}
     back = plan_explanation(snapshot, Strategy.RANGE, leaving=[ConsumerId("g_a")])
     assert {move.after for move in back.moves} == {None}
     assert len(back.now) == 4

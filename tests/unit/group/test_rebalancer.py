@@ -165,14 +165,14 @@ def test_a_topic_made_again_is_lost_and_claimed_with_its_new_incarnation() -> No
         with pytest.raises(IncarnationChanged, match="deleted"):
             await old.confirm()
         group.make_topic("t", 1)
-        with pytest.raises(IncarnationChanged, match="made again"):
+        with pytest.raises(IncarnationChanged, match="re-created"):
             await old.confirm()
         await asyncio.sleep(2)
         assert names(member.listener.lost_ones) == ["t/0"]
         (new,) = member.listener.held.values()
         assert new.incarnation != old.incarnation
         await new.confirm()
-        with pytest.raises(OwnershipLost, match="made again"):
+        with pytest.raises(OwnershipLost, match="re-created"):
             old.check()
 
     play(scenario)
@@ -190,14 +190,14 @@ def test_a_claim_that_delivery_found_to_be_void_is_made_anew() -> None:
         old = dict(member.listener.held)
         found = next(claim for claim in old.values() if str(claim.partition) == "t/0")
         for _ in range(2):
-            member.rebalancer.report_lost(found, "the topic was made again")
+            member.rebalancer.report_lost(found, "the topic was re-created")
             await asyncio.sleep(2)
         new = member.listener.held
         assert names(member.listener.lost_ones) == ["t/0"]
         assert sorted(names(new)) == ["t/0", "t/1"]
         assert new[found.partition] is not found
         await new[found.partition].confirm()
-        with pytest.raises(OwnershipLost, match="made again"):
+        with pytest.raises(OwnershipLost, match="re-created"):
             found.check()
         assert [one for one in new if new[one] is old[one]] == [one for one in old if old[one] is not found]
 

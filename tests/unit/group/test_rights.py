@@ -8,11 +8,13 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from consumerd.group.assignors import Strategy
 from consumerd.group.rights import GroupRights, MemberNotPermitted
 from consumerd.group.subscription import Subscription
 from consumerd.model import TopicPartition
 from consumerd.telemetry.hooks import Hooks, Trouble
 from consumerd.zk.layout import offset_path, offsets_path, owners_path
+from consumerd.zk.layout_modern import MODERN
 from consumerd.zk.port import Right
 from tests.support.group_simulation import GROUP, SimulatedGroup
 from tests.support.virtual_time import run
@@ -97,18 +99,89 @@ def test_a_right_that_is_taken_away_gives_the_topic_to_a_member_that_has_it() ->
     play(scenario)
 
 
-@pytest.mark.parametrize(
-    ("subscription", "why"),
-    [
-        (Subscription.to_topics({"a": 1}), "no topic is left to subscribe to"),
-        (Subscription.to_white_list(["a|b"], 1), "a pattern cannot leave topics out"),
-    ],
-    ids=["topics", "pattern"],
+PATTERNS = pytest.mark.parametrize(
+    "subscription",
+    [Subscription.to_white_list(["a|b|new.*"], 1), Subscription.to_black_list(["c"], 1)],
+    ids=["white list", "black list"],
 )
-def test_a_member_that_cannot_leave_a_topic_out_does_not_join(subscription: Subscription, why: str) -> None:
+
+
+@PATTERNS
+@pytest.mark.parametrize("path", [owners_path(GROUP, "a"), offsets_path(GROUP, "a")], ids=["owners", "offsets"])
+def test_a_pattern_leaves_a_denied_topic_to_java_members_and_takes_it_in_again(
+    subscription: Subscription, path: str
+) -> None:
+    """They compute our topics from the expression; with it as it was, they leave us half of a topic that we cannot claim."""
+
+    async def scenario(group: SimulatedGroup) -> None:
+        group.server.put(path)
+        group.server.deny(path, WRITING, "ours")
+        java = group.join_java({"a": 1, "b": 1}, name="java")
+        ours = group.join({}, subscription=subscription, name="ours")
+        await asyncio.sleep(LONG_S)
+
+        assert {"a/0", "a/1"} <= {str(one) for one in java.owned}
+        assert 0 == java.gave_up
+        assert {"b"} == topics_owned(group, "ours")
+        assert ours.rebalancer.status.ready
+        assert {"a"} == ours.rebalancer.denied.keys()
+
+        group.make_topic("newer", 1)
+        await asyncio.sleep(LONG_S)
+        assert {"b", "newer"} == topics_owned(group, "ours")
+
+        group.server.grant(path)
+        await asyncio.sleep(LONG_S)
+        assert {"a", "b", "newer"} == topics_owned(group, "ours")
+        assert {} == ours.rebalancer.denied
+        assert 0 == java.gave_up
+
+    play(scenario)
+
+
+@PATTERNS
+def test_a_pattern_gives_up_a_topic_whose_right_is_taken_away(subscription: Subscription) -> None:
+    """Members that have the right get its partitions, those of ours included, which see no disagreement in it."""
+
+    async def scenario(group: SimulatedGroup) -> None:
+        java = group.join_java({"a": 1, "b": 1}, name="java")
+        ours = group.join({}, subscription=subscription, name="ours")
+        group.join({}, subscription=subscription, name="other")
+        await asyncio.sleep(LONG_S)
+        group.server.put(offsets_path(GROUP, "a"))
+        group.server.deny(offsets_path(GROUP, "a"), WRITING, "ours")
+        ours.rebalancer.report_denied("a")
+        await asyncio.sleep(LONG_S)
+
+        assert "a" not in topics_owned(group, "ours")
+        assert {"a/0", "a/1"} == {str(one) for one in group.owners() if one.topic == "a"}
+        assert () == group.members["other"].rebalancer.status.disagreements
+        assert {"b"} <= topics_owned(group, "ours") | topics_owned(group, "other") | {one.topic for one in java.owned}
+        assert 0 == java.gave_up
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("subscription", "why", "strategy"),
+    [
+        (Subscription.to_topics({"a": 1}), "no topic is left to subscribe to", Strategy.RANGE),
+        (Subscription.to_white_list(["a"], 1), "no topic is left to subscribe to", Strategy.RANGE),
+        (
+            Subscription.to_white_list(["a|b"], 1),
+            "with roundrobin all members need the same topics",
+            Strategy.ROUNDROBIN_0_8,
+        ),
+    ],
+    ids=["topics", "pattern", "round robin"],
+)
+def test_a_member_that_cannot_leave_a_topic_out_does_not_join(
+    subscription: Subscription, why: str, strategy: Strategy
+) -> None:
     """It leaves no trace in the group: Java members go on as if it had not been started."""
 
     async def scenario(group: SimulatedGroup) -> None:
+        group.strategy = strategy
         group.server.put(owners_path(GROUP, "a"))
         group.server.deny(owners_path(GROUP, "a"), WRITING, "ours")
         java = group.join_java({"a": 1, "b": 1}, name="java")
@@ -151,7 +224,7 @@ def test_what_is_denied_is_found_without_a_trace() -> None:
         client = server.client("ours")
         client.connect()
 
-        denied = await GroupRights(client, "g").find_denied(["a", "b", "c", "d"])
+        denied = await GroupRights(client, "g", layout=MODERN).find_denied(["a", "b", "c", "d"])
 
         assert {
             "a": (owners_path("g", "a"), Right.DELETE),
@@ -162,16 +235,33 @@ def test_what_is_denied_is_found_without_a_trace() -> None:
         # with a node for each partition nothing has to be created
         server.grant(f"{offsets_path('g', 'b')}/1")
         server.deny(offsets_path("g", "b"), Right.CREATE)
-        assert {} == await GroupRights(client, "g").find_denied(["b"])
+        assert {} == await GroupRights(client, "g", layout=MODERN).find_denied(["b"])
 
         server.put("/brokers/topics/b", b'{"version":1,"partitions":{"0":[0],"1":[0],"2":[0]}}')
-        [denial] = (await GroupRights(client, "g").find_denied(["b"])).values()
+        [denial] = (await GroupRights(client, "g", layout=MODERN).find_denied(["b"])).values()
         assert (offsets_path("g", "b"), Right.CREATE) == (denial.path, denial.right)
 
         # a group that is still to be made belongs to whoever makes it, if it may
         server.deny("/consumers", Right.CREATE)
-        [denial] = (await GroupRights(client, "new").find_denied(["b"])).values()
+        [denial] = (await GroupRights(client, "new", layout=MODERN).find_denied(["b"])).values()
         assert ("/consumers", Right.CREATE) == (denial.path, denial.right)
         client.close()
 
     run(scenario())
+
+
+def test_a_claim_that_is_refused_soon_after_joining_gives_the_topic_up_at_once() -> None:
+    """Another user made the folder first: until we register without the topic, Java members try in vain and give up."""
+
+    async def scenario(group: SimulatedGroup) -> None:
+        ours = group.join({"a": 1, "b": 1}, name="ours")
+        await asyncio.sleep(3.0)
+        group.server.deny(owners_path(GROUP, "a"), Right.CREATE, "ours")
+        ours.rebalancer.report_denied("a")
+        await asyncio.sleep(1.0)
+        assert {"a"} == ours.rebalancer.denied.keys()
+
+        await asyncio.sleep(LONG_S)
+        assert {"b"} == topics_owned(group, "ours")
+
+    play(scenario)

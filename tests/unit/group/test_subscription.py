@@ -11,7 +11,10 @@ import pytest
 
 from consumerd.errors import ConfigError
 from consumerd.group.java_regex import UnsupportedPattern, compile_java
-from consumerd.group.subscription import Subscription, needs_topic_names, plan_streams
+from consumerd.group.plan import MemberView, resolve_members
+from consumerd.group.subscription import Subscription, find_unsupported, find_whole, needs_topic_names, plan_streams
+from consumerd.model import ConsumerId
+from consumerd.zk.layout_legacy import LEGACY
 from consumerd.zk.znodes import MemberRegistration, Pattern, encode_registration, parse_registration
 
 VECTORS = Path(__file__).parents[2] / "vectors"
@@ -30,7 +33,7 @@ def test_an_expression_means_what_it_means_in_java_or_is_refused(expression: str
         except UnsupportedPattern:
             return
     assert expected is not None
-    assert expected == [topic for topic in JAVA["topics"] if compiled.fullmatch(topic)]
+    assert expected == [topic for topic in JAVA["topics"] if compiled.match_names((topic,))]
 
 
 @pytest.mark.parametrize(
@@ -162,3 +165,59 @@ def test_what_cannot_be_subscribed_to_is_a_configuration_error(make) -> None:  #
     """It has to fail before anything is registered: one bad payload stops every Java member."""
     with pytest.raises(ConfigError, match=r"^subscriptions[.]"):
         make()
+
+
+@pytest.mark.parametrize(
+    ("data", "unsupported"),
+    [
+        (b"*1*.*", {"t\u00e9", "a b"}),
+        (b"*1*t.*", {"t\u00e9"}),
+        (b"!1!t.*", {"a b"}),
+        (b'{ "t\xc3\xa9": 1 }', set()),
+    ],
+    ids=["all", "white list", "black list", "by name"],
+)
+def test_topics_of_0_7_that_cannot_be_consumed_are_named(data: bytes, unsupported: set[str]) -> None:
+    """Java members assign their partitions to us, and nobody would claim them."""
+    topics = frozenset({"tea", "t\u00e9", "a b", "x" * 300 + " "})
+    registration = LEGACY.parse_registration(data)
+    assert find_unsupported(registration, topics) == unsupported
+    member = MemberView(consumer=ConsumerId("g_a"), session_id=1, registration=registration)
+    told = [one.detail for one in resolve_members([member], topics).disagreements]
+    assert [name for name in unsupported if not told or name not in told[0]] == []
+    assert bool(told) == bool(unsupported)
+
+
+def test_strange_names_in_a_cluster_of_0_8_are_no_topics() -> None:
+    """No broker of 0.8 or later makes such a topic."""
+    registration = Subscription.to_white_list([".*"], 1).register(1)
+    assert find_unsupported(registration, frozenset({"tea", "t\u00e9"})) == set()
+
+
+@pytest.mark.parametrize(
+    "subscription",
+    [
+        Subscription.to_white_list(["lake.*"], 2),
+        Subscription.to_white_list(["(?i)LAKE.*", "x[0-9]+"], 2, exclude=["lake.q.*"]),
+        Subscription.to_black_list(["(?i)Z.*"], 2),
+    ],
+    ids=["white list", "flags and exclude", "black list"],
+)
+def test_topics_that_are_left_out_of_an_expression_are_left_out_by_everybody(subscription: Subscription) -> None:
+    """By name, not by expression: ``lake.a`` is not ``lakexa``, nor the beginning of another name."""
+    names = frozenset({"lake.a", "lakexa", "lake.ab", "lake-1_b", "LAKE.b", "lake.q1", "x12", "z1", "other"})
+    whole = plan_streams(subscription.register(0), names)
+
+    reduced = subscription.without({"lake.a", "lake-1_b"})
+
+    assert whole.keys() - {"lake.a", "lake-1_b"} == plan_streams(reduced.register(0), names).keys()
+    assert {2} == set(plan_streams(reduced.register(0), names).values())
+    assert {"lake.a"} == plan_streams(subscription.register(0), {"lake.a"}).keys()
+    assert find_whole(subscription.register(0)) == find_whole(reduced.register(0))
+    assert subscription == subscription.without(set())
+
+
+def test_thousands_of_topics_cannot_be_left_out() -> None:
+    """Members of ours would refuse the expression, and with it the group."""
+    with pytest.raises(UnsupportedPattern, match="too large"):
+        Subscription.to_white_list(["t.*"], 1).without({f"topic-number-{number}" for number in range(3000)})

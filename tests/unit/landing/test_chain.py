@@ -221,11 +221,22 @@ def test_a_record_of_another_release_is_told_from_a_damaged_one() -> None:
     assert describe_malformed("here", refused.value) == (
         "here is of another release: format 3, this release reads 1 and 2; run the release that wrote it, or a later one"
     )
-    by_topic_id = json.dumps({**json.loads(CHAIN.encode()), "incarnation": "Ff3kT0sQRuSJ5jWyPdxg2A"}).encode()
+    by_other_id = json.dumps({**json.loads(CHAIN.encode()), "incarnation": "Ff3kT0sQRuSJ5jWyPdxg2A:7"}).encode()
     with pytest.raises(MalformedRecord) as unknown:
-        ChainRecord.parse(by_topic_id)
+        ChainRecord.parse(by_other_id)
     assert "is of another release" in describe_malformed("here", unknown.value)
     with pytest.raises(MalformedRecord) as damaged:
         ChainRecord.parse(later[:-4])
     assert describe_malformed("here", damaged.value).startswith("here is damaged: no JSON")
     assert ChainRecord.parse(json.dumps({**json.loads(CHAIN.encode()), "added later": 1}).encode()) == CHAIN
+
+
+def test_topic_id_stands_where_the_czxid_does() -> None:
+    """In a cluster without ZooKeeper."""
+    incarnation = Incarnation(0, 2, topic_id="Ff3kT0sQRuSJ5jWyPdxg2A")
+    record = replace(CHAIN, incarnation=incarnation)
+
+    fields = json.loads(record.encode())
+
+    assert ("Ff3kT0sQRuSJ5jWyPdxg2A", 2) == (fields["incarnation"], fields["truncation"])
+    assert record == ChainRecord.parse(record.encode())

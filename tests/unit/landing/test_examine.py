@@ -94,9 +94,9 @@ def test_recorded_gaps_are_named_with_their_reasons(zone: LandingZone) -> None:
     assert [] == errors(report)
     assert {
         (Severity.WARNING, 10, 20, "orders/0@7: [10, 20) was not landed: retention"),
-        (Severity.NOTE, 30, 33, "orders/0@7: [30, 33) was not landed: compaction"),
-        (Severity.NOTE, 40, 41, "orders/0@7: [40, 41) was not landed: control"),
-        (Severity.NOTE, 100, 120, "orders/0@7: [100, 120) was not landed: consumed elsewhere"),
+        (Severity.NOTICE, 30, 33, "orders/0@7: [30, 33) was not landed: compaction"),
+        (Severity.NOTICE, 40, 41, "orders/0@7: [40, 41) was not landed: control"),
+        (Severity.NOTICE, 100, 120, "orders/0@7: [100, 120) was not landed: consumed elsewhere"),
     } == {(finding.severity, finding.start, finding.end, finding.detail) for finding in report.notes}
     assert {"retention", "compaction", "control", "consumed elsewhere"} == {str(one) for one in report.logs[0].gaps}
     assert not report.logs[0].missing
@@ -139,7 +139,7 @@ def test_damaged_files_are_named(zone: LandingZone) -> None:
     report = audit(zone)
 
     assert [(FindingKind.FILE_DAMAGED, 10, 20), (FindingKind.FILE_DAMAGED, 30, None)] == errors(report)
-    assert [str(paths[1]), str(paths[2].with_name(f"{30:020d}.parquet"))] == [one.path for one in report.errors]
+    assert [str(paths[1]), str(paths[2].with_name(f"{30:020d}.parquet"))] == [one.where for one in report.errors]
     assert [(10, 20)] == list(report.logs[0].missing)
 
 
@@ -254,7 +254,7 @@ def test_metadata_that_do_not_add_up_are_named(zone: LandingZone, changes: dict[
     report = audit(zone)
 
     assert {FindingKind.MISCOUNTED} == {finding.kind for finding in report.errors}
-    assert str(path) == report.errors[0].path
+    assert str(path) == report.errors[0].where
     with pytest.raises(AssertionError, match=expected):
         raise AssertionError(report.errors[0].detail)
 
@@ -269,6 +269,21 @@ def test_summed_gaps_are_told(zone: LandingZone) -> None:
     assert [] == errors(report)
     assert [(FindingKind.GAP, 1, 2400)] == notes(report)
     assert "1200 offsets within [1, 2400) were not landed: compaction" in report.notes[0].detail
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 30])
+def test_what_was_erased_is_one_note_of_its_log(zone: LandingZone, pieces: int) -> None:
+    """`consumerd-spark erase` cuts a piece out for each record of a key; none of them asks for anything."""
+    gaps = [Gap(offset, offset + 1, GapReason.ERASED) for offset in range(1, 1 + 3 * pieces, 3)]
+    zone.land("orders", 0, 0, 100, gaps=gaps)
+
+    report = audit(zone)
+
+    assert [] == errors(report)
+    assert [(FindingKind.GAP, 1, gaps[-1].end)] == notes(report)
+    told = "[1, 2) was not landed" if pieces == 1 else f"{pieces} offsets in {pieces} pieces of [1, {gaps[-1].end})"
+    assert told in report.notes[0].detail
+    assert report.notes[0].detail.endswith(": erased")
 
 
 def test_very_many_gaps_are_named_in_part(zone: LandingZone) -> None:
@@ -291,17 +306,17 @@ def held(value: int | None, validity: Validity = Validity.VALID, *, czxid: int |
 
 POSITIONS = [
     (held(100), []),
-    (held(90), [(Severity.NOTE, FindingKind.COMMITTED_BEHIND, 90, 100)]),
-    (held(99), [(Severity.NOTE, FindingKind.COMMITTED_BEHIND, 99, 100)]),
-    (held(101), [(Severity.ERROR, FindingKind.COMMITTED_AHEAD, 100, 101)]),
-    (held(130), [(Severity.ERROR, FindingKind.COMMITTED_AHEAD, 100, 130)]),
+    (held(90), [(Severity.NOTICE, FindingKind.COMMITTED_BEHIND, 90, 100)]),
+    (held(99), [(Severity.NOTICE, FindingKind.COMMITTED_BEHIND, 99, 100)]),
+    (held(101), [(Severity.CRITICAL, FindingKind.COMMITTED_AHEAD, 100, 101)]),
+    (held(130), [(Severity.CRITICAL, FindingKind.COMMITTED_AHEAD, 100, 130)]),
     (held(None, Validity.ABSENT), [(Severity.WARNING, FindingKind.COMMITTED_BEHIND, 100, 100)]),
     (held(500, Validity.ANOTHER_INCARNATION), [(Severity.WARNING, FindingKind.COMMITTED_BEHIND, 100, 100)]),
     (held(5, czxid=9), [(Severity.WARNING, FindingKind.COMMITTED_BEHIND, 100, 100)]),
-    (held(5, Validity.UNKNOWN_AGE, czxid=None), [(Severity.NOTE, FindingKind.COMMITTED_BEHIND, 100, 100)]),
+    (held(5, Validity.UNKNOWN_AGE, czxid=None), [(Severity.NOTICE, FindingKind.COMMITTED_BEHIND, 100, 100)]),
     (
         held(None, Validity.MALFORMED, text="x"),
-        [(Severity.ERROR, FindingKind.COMMITTED_AHEAD, 100, 100)],
+        [(Severity.CRITICAL, FindingKind.COMMITTED_AHEAD, 100, 100)],
     ),
 ]
 

@@ -38,14 +38,14 @@ class Disk(OsFileSystem):
         self.calls.append(("link", target))
         super().link(source, target)
 
-    def _fsync_folder(self, path: Path) -> None:
+    def _fsync(self, path: Path) -> None:
         self.calls.append(("fsync", path))
         code = self.failing.get(path)
         if code is not None:
             if code < 0:
                 del self.failing[path]
             raise OSError(abs(code), os.strerror(abs(code)), str(path))
-        super()._fsync_folder(path)
+        super()._fsync(path)
 
     def synced(self) -> list[Path]:
         return [path for what, path in self.calls if what == "fsync"]

@@ -6,7 +6,7 @@ import pytest
 from consumerd.model import TopicPartition
 from consumerd.offsets.history import ZooKeeperPartitionHistory
 from consumerd.zk.layout import offsets_path
-from consumerd.zk.layout_modern import partition_path
+from consumerd.zk.layout_modern import MODERN, partition_path
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.virtual_time import run
 
@@ -33,6 +33,6 @@ def test_only_a_partition_made_after_the_group_began_is_newborn(made, expected):
             server.put(paths[name])
         zk = server.client("member")
         zk.connect()
-        assert await ZooKeeperPartitionHistory(zk, "g").made_after_group(P) is expected
+        assert await ZooKeeperPartitionHistory(zk, "g", layout=MODERN).made_after_group(P) is expected
 
     run(scenario())

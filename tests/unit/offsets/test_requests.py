@@ -296,6 +296,46 @@ def test_a_put_whose_answer_was_lost_is_never_made_again_where_it_may_have_been_
     run(scenario())
 
 
+@pytest.mark.parametrize("replaces", [True, False])
+def test_a_request_that_is_carried_out_at_once_is_not_written_again(replaces):
+    """Else the partition would be moved as often as the desk looks for its request and does not find it."""
+
+    class CarriedOut:
+        """A client of a group whose member has carried out a request before its writer can look."""
+
+        def __init__(self, zk):
+            self._zk = zk
+            self.writes = 0
+
+        def __getattr__(self, name):
+            return getattr(self._zk, name)
+
+        async def create(self, path, data, **rest):
+            await self._zk.create(path, data, **rest)
+            await self._carry_out()
+
+        async def multi(self, operations, **rest):
+            await self._zk.multi(operations, **rest)
+            await self._carry_out()
+
+        async def _carry_out(self):
+            self.writes += 1
+            await self._zk.delete(request_path(G, P))
+
+    async def scenario():
+        zk = FakeZooKeeper().client("ops")
+        zk.connect()
+        await zk.ensure_path(requests_path(G, "t"))
+        if replaces:
+            await ZooKeeperOffsetRequests(zk, G).put(make_request(id="earlier"))
+        written = CarriedOut(zk)
+        request = await ZooKeeperOffsetRequests(written, G).put(make_request(version=9))
+        assert 1 == written.writes
+        assert make_request(version=1 if replaces else 0) == request
+
+    run(scenario())
+
+
 def test_the_requests_that_wait_are_known_for_as_long_as_they_do():
     """The status page shows them: an operator must see what nobody has carried out."""
 

@@ -132,7 +132,7 @@ def test_whatever_a_node_holds_loading_tells_it_and_goes_on(data, position, malf
         assert loaded[Q] is None
         assert isinstance(loaded[P], StoredOffset)
         assert (loaded[P].position, loaded[P].malformed) == (position, malformed)
-        assert loaded[P].mzxid == member.server.read(offset_path(G, P))[1].mzxid
+        assert loaded[P].token.mark == member.server.read(offset_path(G, P))[1].mzxid
 
     with_member(scenario)
 
