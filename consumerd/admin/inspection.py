@@ -1,53 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions about a cluster and its groups, asked once: what the one-shot commands show.
+"""Topics, partitions and groups of a cluster, read for the one-shot commands. Changes nothing.
 
-Read only. Answers are rows of plain values; None where something is not known.
+Results are rows of plain values; None means that a value is not known.
 """
 
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from consumerd.access.opening import open_cluster
 from consumerd.aio.parallel import map_bounded
+from consumerd.client.group_coordinators import NO_GROUP, GroupDetails
 from consumerd.client.opening import ClusterAccess, open_access
-from consumerd.client.record_age import lag_seconds
-from consumerd.client.simple_consumer import SimpleConsumer
-from consumerd.config.settings import FetchSection, InspectionSettings
-from consumerd.errors import ConfigError, ConsumerdError, CoordinationError, NotFound
+from consumerd.cluster.topics import TopicRegistry
+from consumerd.config.inspection import InspectionSettings
+from consumerd.config.schema import guess
+from consumerd.errors import BrokerError, ConfigError, ConnectionLost, CoordinationError, NotFound, ProtocolError
 from consumerd.group.assignors import Strategy
 from consumerd.group.explain import lint_patience, plan_explanation
-from consumerd.group.plan import resolve_members
+from consumerd.group.plan import GroupSnapshot, resolve_members
 from consumerd.group.registry import GroupRegistry
 from consumerd.group.settings import RebalanceSettings
 from consumerd.group.subscription import Subscription
-from consumerd.model import ConsumerId, LogRange, TopicPartition
-from consumerd.offsets.positions import NO_POSITION, GroupPositions, Position
-from consumerd.offsets.store import Validity
-from consumerd.zk.layout import (
-    BROKER_TOPICS,
-    CONSUMERS,
-    group_path,
-    offsets_root,
-    owner_path,
-    owners_root,
-)
-from consumerd.zk.listing import list_names
-from consumerd.zk.port import ZkClient
+from consumerd.model import ConsumerId, TopicPartition
+from consumerd.offsets.group_positions import GroupPositions
+from consumerd.offsets.opening import open_positions, read_coordinated_group
+from consumerd.offsets.store import KAFKA_ONLY, Place
+from consumerd.zk.layout import CONSUMERS, ids_path, owner_path, owners_root
+from consumerd.zk.port import list_names
 
 _COMMAND: Final = "consumerd-inspection"
+_STABLE: Final = "Stable"
 _SESSION_TIMEOUT_MS: Final = 10_000
-_MAX_MESSAGE_BYTES: Final = FetchSection().max_message_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRow:
-    """One topic."""
+    """One topic, as ``consumerd topics`` shows it.
+
+    Attributes:
+        partitions: Number of partitions.
+        replication: Largest number of replicas of a partition.
+        leaderless: Number of partitions without a leader.
+        incarnation: Identity since the topic's creation; it changes if the topic is deleted and created again. None if
+            unknown.
+    """
 
     topic: str
     partitions: int
@@ -58,7 +59,13 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRow:
-    """One partition; ``latest`` is the next offset to be written."""
+    """One partition of a topic, with its replicas and the offset range of its log.
+
+    Attributes:
+        leader: Broker id; None without a leader.
+        earliest: First offset in the log; None if the leader did not answer.
+        latest: Next offset to be written to the log; None if the leader did not answer.
+    """
 
     topic: str
     partition: str
@@ -70,32 +77,15 @@ class PartitionRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LagRow:
-    """How far a group is behind in one partition.
+class OwnerMoveRow:
+    """Owner of one partition: now, as the assignor computes it, and with more processes.
 
     Attributes:
-        position: The stored position, if it belongs to the topic as it is now.
-        lag: Offsets from the position to the log's end. Without a valid position, offsets from the log's start. None where
-            it is unknown: no answer from the leader, or a position that cannot be read.
-        seconds: How old the next record to be read is.
-        deleted: The topic is gone; ``position`` is what is left of it.
+        owner: Thread id in the owner node, or the member that a broker has assigned it to; None without an owner.
+        assigned: Owner by the assignment for the present members; None if no member gets the partition.
+        then: Owner by the assignment with the further processes (``--replicas``); None if no member gets the partition.
+        moves: Text that says if the owner changes.
     """
-
-    topic: str
-    partition: str
-    owner: str | None
-    position: int | None
-    earliest: int | None
-    latest: int | None
-    lag: int | None
-    seconds: float | None
-    deleted: bool
-    note: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnerMoveRow:
-    """Who owns a partition, who should by the rule, and who would with more replicas."""
 
     topic: str
     partition: str
@@ -107,7 +97,13 @@ class OwnerMoveRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebalancePlan:
-    """What ``explain-rebalance`` has found."""
+    """Result of ``consumerd explain-rebalance``: owners of the partitions, now and with more processes.
+
+    Attributes:
+        members: Number of members now.
+        rows: One per partition; empty for a group without members.
+        problems: Reasons why a rebalance may fail.
+    """
 
     members: int
     rows: Sequence[OwnerMoveRow]
@@ -116,19 +112,36 @@ class RebalancePlan:
 
 @asynccontextmanager
 async def inspect(
-    settings: InspectionSettings, timeout_s: float, *, session_timeout_ms: int = _SESSION_TIMEOUT_MS
+    settings: InspectionSettings,
+    timeout_s: float,
+    *,
+    session_timeout_ms: int = _SESSION_TIMEOUT_MS,
+    await_broker: bool = False,
 ) -> AsyncIterator[ClusterAccess]:
-    """Connect for one command, within ``timeout_s``.
+    """Connect to the cluster while the block of one command runs.
 
-    Raises CoordinationError, ConfigError, UnsupportedGeneration (a cluster of 0.6 or 0.7, whose registries mean other things).
+    Args:
+        timeout_s: Time limit for connecting, in seconds.
+        session_timeout_ms: ZooKeeper session timeout to ask for, in ms.
+        await_broker: Wait for the first registered broker, too.
+
+    Raises CoordinationError if ZooKeeper does not answer in time, ConnectionLost if no broker is registered in time,
+    ConfigError, UnsupportedGeneration (a cluster of
+    Kafka 0.6 or 0.7 stores groups in another format).
     """
     address = settings.cluster.locate(client_id=_COMMAND, session_timeout_ms=session_timeout_ms)
-    async with open_cluster(address, wait_s=timeout_s) as cluster, open_access(cluster) as access:
+    async with (
+        open_cluster(address, wait_s=timeout_s, await_broker=await_broker) as cluster,
+        open_access(cluster) as access,
+    ):
         yield access
 
 
 async def find_topics(access: ClusterAccess, wanted: Collection[str]) -> list[TopicRow]:
-    """Return the topics, all of them unless some are wanted."""
+    """Return a row for each wanted topic, or for all topics if none is named.
+
+    Raises ConfigError for a topic that does not exist, CoordinationError.
+    """
     topics = await follow_topics(access, wanted)
     view = access.directory.view
     rows = []
@@ -147,7 +160,10 @@ async def find_topics(access: ClusterAccess, wanted: Collection[str]) -> list[To
 
 
 async def find_partitions(access: ClusterAccess, wanted: Collection[str]) -> list[PartitionRow]:
-    """Return the partitions of the topics, with the range of each log."""
+    """Return a row for each partition of the topics, with the range of its log.
+
+    Without names, all topics are meant. Raises ConfigError for a topic that does not exist, CoordinationError.
+    """
     topics = await follow_topics(access, wanted)
     view = access.directory.view
     partitions = [TopicPartition(name, key) for name in topics for key in sorted(view.topics[name].partitions)]
@@ -170,50 +186,17 @@ async def find_partitions(access: ClusterAccess, wanted: Collection[str]) -> lis
     return rows
 
 
-async def find_lag(access: ClusterAccess, group: str, wanted: Collection[str]) -> list[LagRow]:
-    """Return each partition of the group's topics, owned or not. Raises NotFound where there is no such group."""
-    zk = access.zk
-    await require_group(zk, group)
-    topics = set(wanted) or await list_group_topics(zk, group)
-    if not topics:
-        return []
-    await follow_topics(access, topics, missing_ok=not wanted)
-    deleted = topics.difference(await list_names(zk, BROKER_TOPICS))
-    view = access.directory.view
-    stored = await GroupPositions(zk, group).read(topics)
-    partitions = sorted(
-        {TopicPartition(name, key) for name in topics if name in view.topics for key in view.topics[name].partitions}
-        | stored.keys()
-    )
-    owners = await _owners(zk, group, partitions)
-    ranges = await access.ranges.find([one for one in partitions if view.find_leader(one) is not None])
-    consumer = SimpleConsumer(access.pool, access.directory, random=random.random, max_message_bytes=_MAX_MESSAGE_BYTES)
-    positions = {one: stored.get(one, NO_POSITION) for one in partitions}
-    starts = {one: _find_start(positions[one], ranges.get(one)) for one in partitions}
-    behind = {
-        one: start
-        for one, start in starts.items()
-        if start is not None and one in ranges and ranges[one].earliest <= start < ranges[one].latest
-    }
-    timestamps = await _timestamps(consumer, behind)
-    return [
-        _lag_row(
-            one,
-            group=group,
-            owner=owners.get(one),
-            position=positions[one],
-            start=starts[one],
-            log=ranges.get(one),
-            timestamp_ms=timestamps.get(one),
-            deleted=one.topic in deleted,
-        )
-        for one in partitions
-    ]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JavaPatience:
-    """The settings of Java members that decide whether they outlast a crashed owner's session."""
+    """Rebalance settings of Kafka's Java consumer: retries, backoff and session timeout.
+
+    They decide if a Java member still retries when a crashed owner's ZooKeeper session expires.
+
+    Attributes:
+        retries: ``rebalance.max.retries``.
+        backoff_ms: ``rebalance.backoff.ms``.
+        session_ms: ``zookeeper.session.timeout.ms``.
+    """
 
     retries: int
     backoff_ms: int
@@ -228,15 +211,22 @@ async def explain(
     streams: int,
     java: JavaPatience,
 ) -> RebalancePlan:
-    """Compute the group's assignment as its members do, now and with ``replicas`` more.
+    """Compute the assignment of a group's partitions, for its present members and with more processes.
 
-    Without members there is nothing to compute from. Raises NotFound where there is no such group.
+    In a cluster without ZooKeeper, the assignment is the present one, as the group's leader has made it. A group
+    without members has no assignment: the result has no rows. Raises NotFound if there is no such group.
+
+    Args:
+        replicas: Number of further consumerd processes. Without ZooKeeper any other number than 0 raises ConfigError.
+        streams: Number of consumer threads of each further process.
+        java: Settings of Java members, to check if they retry long enough.
     """
     assert settings.group is not None
     group, strategy = settings.group.id, Strategy(settings.group.assignor)
-    await require_group(access.zk, group)
-    registry = GroupRegistry(access.zk, group, wall_ms=lambda: 0, random=random.Random(0))
-    snapshot = await registry.read(None, lambda _topics: None)
+    if not access.has_zookeeper:
+        return await _explain_kafka_group(access, group, replicas=replicas)
+    await require_group(access, open_positions(access.cluster, group))
+    snapshot = await read_members(access, group)
     if not snapshot.members:
         return RebalancePlan(members=0, rows=(), problems=())
     topics = {
@@ -247,13 +237,13 @@ async def explain(
     explanation = plan_explanation(
         snapshot,
         strategy,
-        # "~" sorts after every legal id, as the names of replicas to come may not: shares are the same, whose they are
-        # depends on the names
+        # "~" sorts after every legal id; real names of new replicas may not. Their shares are the same in any order,
+        # but the owner of each share depends on the names
         joining=[ConsumerId(f"{group}_~replica-{number:04d}") for number in range(replicas)],
         subscription=Subscription.to_topics(topics) if topics else None,
     )
     partitions = sorted(explanation.now.keys() | explanation.then.keys())
-    owners = await _owners(access.zk, group, partitions)
+    owners = await read_owners(access, group, partitions)
     moved = {move.partition for move in explanation.moves}
     rows = [
         OwnerMoveRow(
@@ -276,45 +266,53 @@ async def explain(
         retries=java.retries,
         backoff_ms=java.backoff_ms,
         session_timeout_ms=max(java.session_ms, settings.group.session_timeout_ms),
-        settings=RebalanceSettings(**settings.rebalance.model_dump()),
+        settings=settings.rebalance.fill(RebalanceSettings),
     )
     return RebalancePlan(members=len(snapshot.members), rows=rows, problems=problems)
 
 
-class LagEstimator:
-    """Estimates of the time to catch up, for records without timestamps, from the progress between two looks.
-
-    They stand in the note. ``seconds`` is the age of the next record everywhere, and stays unknown without a timestamp.
-    """
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._before: dict[tuple[str, str], tuple[float, int]] = {}
-
-    def estimate(self, rows: Sequence[LagRow]) -> list[LagRow]:
-        """Return the rows with a note where the position has moved since it was seen first."""
-        now = self._now()
-        estimated = []
-        for row in rows:
-            if row.position is not None and row.lag is not None and row.seconds is None:
-                then, position = self._before.setdefault((row.topic, row.partition), (now, row.position))
-                if row.position > position and now > then:
-                    seconds = row.lag * (now - then) / (row.position - position)
-                    estimate = f"no timestamps; about {seconds:.0f} s behind at the present rate"
-                    row = replace(row, note=f"{row.note}; {estimate}" if row.note else estimate)
-            estimated.append(row)
-        return estimated
+async def _explain_kafka_group(access: ClusterAccess, group: str, *, replicas: int) -> RebalancePlan:
+    """Return the assignment of a group that brokers coordinate, as its coordinator has it."""
+    members = await find_coordinated(access, group)
+    await require_group(access, open_positions(access.cluster, group), members)
+    if replicas:
+        raise ConfigError(
+            "--replicas: the members of a group that brokers coordinate choose their assignor themselves, and its "
+            "leader assigns; only the present assignment is known"
+        )
+    topics = {one.topic for one in members.owners}
+    partitions = sorted({*members.owners, *await access.topics.list_partitions(topics)})
+    problems = [f"{one}: no member has it" for one in partitions if one not in members.owners]
+    if members.members and members.state != _STABLE:
+        problems.append(f"the group is not stable: {members.state}")
+    rows = [
+        OwnerMoveRow(
+            topic=one.topic,
+            partition=str(one.partition),
+            owner=members.owners.get(one),
+            assigned=members.owners.get(one),
+            then=None,
+            moves="",
+        )
+        for one in partitions
+    ]
+    return RebalancePlan(members=len(members.members), rows=rows, problems=problems)
 
 
 # -- what is in the registry
 
 
 async def follow_topics(access: ClusterAccess, wanted: Collection[str], *, missing_ok: bool = False) -> list[str]:
-    """Have the directory read these topics, or all. Raises ConfigError for a topic that is not there."""
-    listed = set(await list_names(access.zk, BROKER_TOPICS))
-    absent = sorted(set(wanted) - listed)
-    if absent and not missing_ok:
-        raise ConfigError(f"there is no topic {', '.join(absent)}")
+    """Make the cluster directory read these topics; without names, all topics.
+
+    Returns the names of those that its refreshed view has, sorted.
+
+    Args:
+        missing_ok: True to leave out names of topics that do not exist.
+
+    Raises ConfigError for a topic that does not exist, CoordinationError if no topic could be read.
+    """
+    listed = await check_topics(access.topics, () if missing_ok else wanted)
     topics = sorted(set(wanted) & listed if wanted else listed)
     access.directory.follow(topics)
     await access.directory.refresh("one-shot command")
@@ -323,91 +321,100 @@ async def follow_topics(access: ClusterAccess, wanted: Collection[str], *, missi
     return [topic for topic in topics if topic in access.directory.view.topics]
 
 
-async def require_group(zk: ZkClient, group: str) -> None:
-    """Raise NotFound where there is no such group: a name that is misspelt must not look like a group without anything."""
-    if await zk.exists(group_path(group)) is None:
-        known = ", ".join(await list_names(zk, CONSUMERS)) or "none"
-        raise NotFound(f"there is no group {group!r} in ZooKeeper; the groups there: {known}")
+async def check_topics(topics: TopicRegistry, wanted: Collection[str]) -> set[str]:
+    """Return the names of all topics. Raises ConfigError if one of ``wanted`` does not exist."""
+    listed = await topics.list_topics()
+    if absent := sorted(set(wanted) - listed):
+        meant = [name for name in dict.fromkeys(guess(topic, listed) for topic in absent) if name is not None]
+        hint = f"; did you mean {', '.join(meant)}?" if meant else ""
+        raise ConfigError(f"there is no topic {', '.join(absent)}{hint}")
+    return listed
 
 
-async def list_group_topics(zk: ZkClient, group: str) -> set[str]:
-    """Return the topics that a group has offsets, owners or subscriptions of."""
-    topics = {*await list_names(zk, offsets_root(group)), *await list_names(zk, owners_root(group))}
-    registry = GroupRegistry(zk, group, wall_ms=lambda: 0, random=random.Random(0))
-    return topics | (await registry.read(None, lambda _topics: None)).topics.keys()
+async def find_coordinated(access: ClusterAccess, group: str) -> GroupDetails:
+    """Return the group as its coordinating broker describes it.
+
+    In a cluster with ZooKeeper the result is ``NO_GROUP`` if the group has members in ZooKeeper, for which no broker is
+    asked, or if brokers do not answer or are older than 0.9. Raises CoordinationError; without ZooKeeper also
+    BrokerError, ConnectionLost, ProtocolError.
+    """
+    if not access.has_zookeeper:
+        return await read_coordinated_group(access.cluster, group)
+    if await list_names(access.zk, ids_path(group)):
+        return NO_GROUP
+    try:
+        return await read_coordinated_group(access.cluster, group)
+    except (BrokerError, ConnectionLost, ProtocolError):
+        return NO_GROUP  # a reader of positions in Kafka asks the same coordinator, and tells why it does not answer
 
 
-async def _owners(zk: ZkClient, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
+def choose_places(members: GroupDetails, places: Collection[Place]) -> Collection[Place]:
+    """Return the stores in which the group's members read committed positions: ZooKeeper, Kafka, or both.
+
+    A group that a broker coordinates, now or until its last member left, goes on at its positions in Kafka, even if
+    ZooKeeper holds others.
+
+    Args:
+        members: Group as its coordinating broker describes it; ``NO_GROUP`` if it has members in ZooKeeper.
+        places: Stores in which other groups read them.
+    """
+    return KAFKA_ONLY if members.protocol_type else places
+
+
+async def require_group(access: ClusterAccess, positions: GroupPositions, members: GroupDetails = NO_GROUP) -> None:
+    """Raise NotFound if there is no such group, so that a misspelt name is noticed.
+
+    A group exists if a broker knows members of it, or it has znodes or committed positions.
+
+    Args:
+        members: Group as its coordinating broker describes it.
+    """
+    if members.exists or (absence := await positions.explain_absence()) is None:
+        return
+    if not access.has_zookeeper:
+        raise NotFound(f"{absence}, and its coordinator knows no members")
+    known = ", ".join(await list_names(access.zk, CONSUMERS)) or "none"
+    raise NotFound(f"{absence}; the groups there: {known}")
+
+
+async def list_group_topics(access: ClusterAccess, positions: GroupPositions) -> set[str]:
+    """Return the topics of a group's offset nodes, owner nodes and subscriptions in ZooKeeper.
+
+    Empty in a cluster without ZooKeeper.
+    """
+    if not access.has_zookeeper:
+        return set()
+    topics = {*await positions.list_topics(), *await list_names(access.zk, owners_root(positions.group))}
+    return topics | (await read_members(access, positions.group)).topics.keys()
+
+
+async def read_members(access: ClusterAccess, group: str) -> GroupSnapshot:
+    """Return the members of a group that are registered in ZooKeeper, and their topics.
+
+    Raises CoordinationError.
+    """
+    registry = GroupRegistry(access.zk, group, wall_ms=lambda: 0, random=random.Random(0), layout=access.layout)
+    return await registry.read(None, lambda _topics: None)
+
+
+async def read_owners(
+    access: ClusterAccess, group: str, partitions: Sequence[TopicPartition], members: GroupDetails = NO_GROUP
+) -> Mapping[TopicPartition, str]:
+    """Return the owners of partitions; those without an owner are missing.
+
+    An owner is a thread id, as in the owner node; of a group that a broker coordinates, a member's client id and host.
+    Raises CoordinationError.
+
+    Args:
+        members: Group as its coordinating broker describes it. Owners are taken from it if it has members.
+    """
+    if not access.has_zookeeper or members.members:
+        return members.owners
+    zk = access.zk
+
     async def read(partition: TopicPartition) -> str | None:
         found = await zk.find(owner_path(group, partition))
         return None if found is None else found[0].decode(errors="replace")
 
     owners = await map_bounded(partitions, read)
     return {partition: owner for partition, owner in owners.items() if owner is not None}
-
-
-async def _timestamps(
-    consumer: SimpleConsumer, positions: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, int | None]:
-    async def read(partition: TopicPartition) -> int | None:
-        try:
-            return await consumer.read_timestamp(partition, positions[partition])
-        except ConsumerdError:
-            return None  # the lag in records is known all the same
-
-    return await map_bounded(positions, read)
-
-
-def _find_start(position: Position, log: LogRange | None) -> int | None:
-    """Return the offset that lag is counted from: the position, or the log's start where there is no valid one.
-
-    None where it is unknown: a malformed position stops its partition, whatever the log holds.
-    """
-    if position.validity in {Validity.ABSENT, Validity.ANOTHER_INCARNATION}:
-        return None if log is None else log.earliest
-    return position.valid
-
-
-def _lag_row(
-    partition: TopicPartition,
-    *,
-    group: str,
-    owner: str | None,
-    position: Position,
-    start: int | None,
-    log: LogRange | None,
-    timestamp_ms: int | None,
-    deleted: bool,
-) -> LagRow:
-    lag = None if start is None or log is None or deleted else max(0, log.latest - start)
-    return LagRow(
-        topic=partition.topic,
-        partition=str(partition.partition),
-        owner=owner,
-        position=position.value if deleted else position.valid,
-        earliest=log.earliest if log else None,
-        latest=log.latest if log else None,
-        lag=lag,
-        seconds=lag_seconds(lag=lag, oldest_ms=timestamp_ms, now_ms=time.time() * 1000),
-        deleted=deleted,
-        note="topic deleted" if deleted else _explain_lag(partition, group, position, log),
-    )
-
-
-def _explain_lag(partition: TopicPartition, group: str, position: Position, log: LogRange | None) -> str:
-    """Say what the numbers alone do not: another count than from the position, a position outside the log."""
-    if position.validity is Validity.MALFORMED:
-        return f"{position.explain()}; {advise_set(group, partition)}"
-    if log is None:
-        return "; ".join(filter(None, [position.explain(), "its leader has not answered: the lag is unknown"]))
-    at = position.valid
-    if at is None:
-        return f"{position.explain()}; counted from the earliest offset, {log.earliest}"
-    if at < log.earliest:
-        return f"below the log by {log.earliest - at}"
-    return f"above the log by {at - log.latest}" if at > log.latest else ""
-
-
-def advise_set(group: str, partition: TopicPartition) -> str:
-    """Return the advice to say where a partition goes on."""
-    return f"say where to go on: consumerd offsets set -g {group} {partition}=POSITION"

@@ -1,33 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A group's positions as one JSON document: to keep, to compare, and to set again, of this group or of another.
+"""A consumer group's positions as one JSON document.
 
-::
+It serves as a backup, for comparisons, and as input of ``offsets set``, for this group or another::
 
     {"format": "consumerd offsets", "version": 1, "group": "lake", "cluster": "<czxid>-<ctime> of /brokers/topics",
      "exported_ms": 1700000000000,
      "offsets": [{"topic": "orders", "partition": "0", "position": 42, "incarnation": "<czxid of the topic>"}, ...]}
 
-A position means something on the cluster and for the making of the topic that it was taken of: both are compared before
-it is set.
+A position has a meaning only in the cluster of the export, and only for this topic: not for one that is created later
+under the same name. So ``offsets set`` compares ``cluster`` and ``incarnation`` with those of the present cluster.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from consumerd.documents import DocumentKind
 from consumerd.errors import ConfigError
 from consumerd.model import PartitionKey, TopicPartition
 
-_FORMAT: Final = "consumerd offsets"
-_VERSION: Final = 1
+_KIND: Final = DocumentKind(name="consumerd offsets", version=1, command="consumerd offsets export", rows="offsets")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedOffset:
-    """One position; ``incarnation`` is the topic's, None where it was not there."""
+    """Committed position of one partition in an exported document.
+
+    ``incarnation`` identifies the topic since its creation; None if the topic did not exist at the export.
+    """
 
     topic: str
     partition: str
@@ -36,13 +38,18 @@ class ExportedOffset:
 
     @property
     def key(self) -> TopicPartition:
-        """The partition. Raises ValueError."""
+        """Topic and partition of the position. Raises ValueError if the partition's text is malformed."""
         return TopicPartition(self.topic, PartitionKey.parse(self.partition))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsExport:
-    """Positions of one group at one moment."""
+    """Committed positions of one group at one moment, as exported.
+
+    Attributes:
+        cluster: Identity of the cluster.
+        exported_ms: Time of the export, in ms since the epoch.
+    """
 
     group: str
     cluster: str
@@ -51,34 +58,22 @@ class OffsetsExport:
 
 
 def encode_export(export: OffsetsExport) -> str:
-    """Return the document, one position a line."""
-    head = {
-        "format": _FORMAT,
-        "version": _VERSION,
-        "group": export.group,
-        "cluster": export.cluster,
-        "exported_ms": export.exported_ms,
-    }
-    lines = ",\n".join(f"  {json.dumps(asdict(one))}" for one in export.offsets)
-    return f'{json.dumps(head)[:-1]}, "offsets": [\n{lines}\n]}}\n'
+    """Return exported positions as JSON text, with one position per line."""
+    head = {"group": export.group, "cluster": export.cluster, "exported_ms": export.exported_ms}
+    return _KIND.encode(head, map(asdict, export.offsets))
 
 
 def parse_export(text: str, source: str) -> OffsetsExport:
-    """Read a document; ``source`` names it in messages. Raises ConfigError."""
-    try:
-        document: object = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{source}: expected JSON as `consumerd offsets export` writes it: {error}") from error
-    if not isinstance(document, dict) or document.get("format") != _FORMAT:
-        raise ConfigError(f"{source}: expected a document as `consumerd offsets export` writes it")
-    if document.get("version") != _VERSION:
-        raise ConfigError(f"{source}: version: expected {_VERSION}; written by a newer release?")
+    """Read the JSON document that ``consumerd offsets export`` has written. Raises ConfigError.
+
+    Args:
+        source: Name of the file, for errors.
+    """
+    document = _KIND.parse(text, source)
     group, cluster, exported_ms = (document.get(key) for key in ("group", "cluster", "exported_ms"))
-    offsets = document.get("offsets")
     if not isinstance(group, str) or not isinstance(cluster, str) or type(exported_ms) is not int:
         raise ConfigError(f"{source}: expected group and cluster as text and exported_ms as a number")
-    if not isinstance(offsets, list):
-        raise ConfigError(f"{source}: offsets: expected a list")
+    offsets = _KIND.find_rows(document, source)
     return OffsetsExport(
         group=group,
         cluster=cluster,
@@ -106,24 +101,37 @@ def _parse_offset(one: object, where: str) -> ExportedOffset:
 
 
 def split_orphans(export: OffsetsExport) -> tuple[list[ExportedOffset], list[str]]:
-    """Return the positions that are about something, and the topics of the others: those were deleted before the export,
-    and groups outlive their topics.
+    """Separate exported positions from those of topics that were deleted before the export.
+
+    Returns the positions of topics that existed then, and the names of the deleted topics, sorted. A group keeps
+    positions of topics that are deleted.
     """
     kept = [one for one in export.offsets if one.incarnation is not None]
     return kept, sorted({one.topic for one in export.offsets if one.incarnation is None})
 
 
 def check_origin(export: OffsetsExport, *, source: str, cluster: str, incarnations: Mapping[str, str | None]) -> None:
-    """Refuse positions of another cluster, or of an earlier making of a topic. Raises ConfigError."""
+    """Refuse exported positions of another cluster, or of a deleted topic. Raises ConfigError.
+
+    A topic that was deleted and created again since the export counts as deleted.
+
+    Args:
+        source: Name of the exported file, for errors.
+        cluster: Identity of the present cluster.
+        incarnations: Present identity of each topic since its creation; missing or None for a topic that does not
+            exist.
+    """
     if export.cluster != cluster:
         raise ConfigError(
-            f"{source}: was exported from cluster {export.cluster}, this is {cluster}: positions of one mean nothing in the "
+            f"{source}: was exported from cluster {export.cluster}, this is {cluster}: positions of one mean nothing "
+            f"in the "
             "other; give --force to set them all the same"
         )
     for one in export.offsets:
         now = incarnations.get(one.topic)
         if one.incarnation is not None and now is not None and one.incarnation != now:
             raise ConfigError(
-                f"{source}: topic {one.topic} was deleted and made again since the export (incarnation {one.incarnation}, "
+                f"{source}: topic {one.topic} was deleted and re-created since the export (incarnation "
+                f"{one.incarnation}, "
                 f"now {now}): its positions mean nothing any more; give --force to set them all the same"
             )

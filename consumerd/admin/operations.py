@@ -1,18 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moving a group's positions on purpose: what ``consumerd offsets set | reset`` plan and carry out.
+"""Plans and carries out ``consumerd offsets set | import | reset | shift``.
 
-Who moves a partition depends on who has it:
+The owner of a partition decides how its position is changed:
 
-- a member of ours: it is asked (:mod:`consumerd.offsets.requests`) and waited for. It alone knows what is in flight, and
-  how far its files reach;
-- nobody, while members of ours are alive: whoever of them claims it next is asked;
-- a Java member, or nobody while only Java members are alive: nothing can be asked of those, and they overwrite what is
-  written. Refused, unless the request is to be left for the next member of ours (``force``);
-- nobody, and no member is alive: the position is written, if members of the group keep no files. Where they do, a position
-  below the end of what has landed needs a new chain, which only a member can begin: the request is left for the next start.
+- A consumerd member owns it. The command leaves a request for the member (:mod:`consumerd.offsets.requests`) and waits.
+  Only this member knows which records are in flight, and at which offset its files end.
+- No member owns it, and consumerd members are alive. The command leaves a request for the member that claims the
+  partition next, and waits.
+- A Java member owns it, or no member does and only Java members are alive. Java members ignore requests, and overwrite
+  a position that is written. The change is refused, except with ``force``: then the request waits for the next
+  consumerd member.
+- No member is alive. If members of the group keep no files, the command writes the position. If they do, a position
+  below the end of these files needs a new sequence of files (a *chain*), which only a member can begin. So the command
+  leaves a request for the next start of a member.
 
-A direct write is conditional on the offset node's version. That no member has come in between is seen by the child version
-of ``ids``, before and after: a member reads positions after it has registered.
+A direct write goes to the stores that members read: ZooKeeper, Kafka, or both. Members that read both stores take the
+larger position. So where Kafka holds a position of the partition, the command changes this position too, even if
+members read ZooKeeper only. An old, larger one would win as soon as members read both stores, and it makes a member
+that reads ZooKeeper only refuse to start.
+
+If a direct write to both stores fails after the first of them, the larger position remains where a rewind was asked
+for, and the smaller one where records were to be skipped. The order of the writes is that of
+:mod:`consumerd.offsets.dual`.
+
+A direct write to ZooKeeper is conditional on the offset node's version. The child version of the znode ``ids``, read
+before and after, shows that no member has joined in between: a member reads positions after it has registered.
 """
 
 from __future__ import annotations
@@ -26,14 +38,14 @@ from typing import Final
 from consumerd.aio.parallel import map_bounded
 from consumerd.aio.timeouts import timeout
 from consumerd.client.opening import ClusterAccess
-from consumerd.errors import ConfigError, ConsumerdError, CoordinationError, OffsetError
+from consumerd.errors import ConfigError, ConnectionLost, ConsumerdError, CoordinationError, OffsetError
 from consumerd.group.admission import find_our_sessions
-from consumerd.model import LogRange, TopicPartition
-from consumerd.net.pool import Purpose
-from consumerd.offsets.positions import GroupPositions
+from consumerd.model import Incarnation, LogRange, TopicPartition
+from consumerd.offsets.group_positions import GroupPositions
+from consumerd.offsets.kafka_writer import KafkaOffsetWriter
+from consumerd.offsets.positions import KeptPositions, node_version
 from consumerd.offsets.requests import ZooKeeperOffsetRequests
-from consumerd.offsets.store import OffsetRequest
-from consumerd.wire.modern.list_offsets import ListOffsetsRequest
+from consumerd.offsets.store import ZOOKEEPER_ONLY, OffsetRequest, Place, is_larger
 from consumerd.zk.layout import (
     ids_path,
     offset_path,
@@ -43,7 +55,6 @@ from consumerd.zk.layout import (
     requests_path,
     roots_root,
 )
-from consumerd.zk.listing import list_names
 from consumerd.zk.port import (
     BadVersion,
     Create,
@@ -56,6 +67,7 @@ from consumerd.zk.port import (
     SetData,
     WatchKind,
     ZkClient,
+    list_names,
 )
 from consumerd.zk.znodes import encode_offset
 
@@ -64,8 +76,17 @@ _RETRY_S: Final = 1.0
 _SHOWN: Final = 5
 
 
+_STOP_JAVA: Final = (
+    "Java members carry no requests out and would overwrite what is written: stop them first, or give --force to leave "
+    "the request for the next consumerd that claims the partition"
+)
+
+
 class Way(enum.Enum):
-    """How a partition is moved; the values are shown."""
+    """Means of changing a committed position: a direct write, or a request to a member.
+
+    The values appear in the output.
+    """
 
     OWNER = "by its owner"
     MEMBERS = "by the next of ours to claim it"
@@ -75,13 +96,13 @@ class Way(enum.Enum):
 
     @property
     def asks(self) -> bool:
-        """Whether a request is left for a member."""
+        """True if the command leaves a request, which a consumerd member carries out."""
         return self in {Way.OWNER, Way.MEMBERS, Way.LEFT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where one partition is to go on."""
+    """New committed position of one partition, as an operator has asked for it."""
 
     partition: TopicPartition
     position: int
@@ -89,9 +110,22 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedMove:
-    """A target, the present position, and how it is moved.
+    """Planned change of one partition's committed position.
 
-    ``position`` is None where there is no valid one, ``version`` where there is no offset node.
+    A *direct write* changes the committed position itself; otherwise a request to a member is left in ZooKeeper.
+
+    Args:
+        position: Committed position that members start from now; None if there is none.
+        version: Version of the offset znode that a direct write replaces; None if there is no such node.
+        target: Position after the move.
+        owner: Thread id in the partition's owner node; None without an owner.
+        why: Reason why the move is refused, or with ``--force`` is left for a later claim; else empty.
+        earlier: Pending request that this move replaces; None without one.
+        places: Stores that a direct write changes: ZooKeeper, Kafka, or both.
+        kafka_first: Order of a direct write to both stores. True if the position in Kafka is above the target, or
+            could not be read.
+        incarnation: Incarnation of the topic; None if the topic does not exist.
+        unknown: Reason why the position in Kafka could not be read; empty if it was.
     """
 
     partition: TopicPartition
@@ -102,10 +136,24 @@ class PlannedMove:
     way: Way
     why: str
     earlier: OffsetRequest | None
+    places: Collection[Place] = ZOOKEEPER_ONLY
+    kafka_first: bool = False
+    incarnation: Incarnation | None = None
+    unknown: str = ""
+
+    @property
+    def outcome(self) -> str:
+        """Text that says where a direct write has put the position.
+
+        Example: ``written to ZooKeeper and Kafka``.
+        """
+        if Place.KAFKA not in self.places:
+            return f"written to ZooKeeper; Kafka's is unknown: {self.unknown}" if self.unknown else "written"
+        return "written to ZooKeeper and Kafka" if Place.ZOOKEEPER in self.places else "written to Kafka"
 
     @property
     def effect(self) -> str:
-        """What it does, in words."""
+        """Text that says what the new position means, such as ``skips 20``."""
         if self.position is None:
             return "first position"
         if self.target == self.position:
@@ -116,27 +164,42 @@ class PlannedMove:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All moves of one command, and the state of ``ids`` that they rest on."""
+    """Planned position changes of one command, and the group's members at that time.
+
+    Attributes:
+        moves: Planned change of each partition.
+        ids: Creation zxid and child version of the group's znode ``ids``, to notice members that join; None if there is
+            no such node.
+        advice: Sentence for the operator if a change is refused.
+    """
 
     moves: Sequence[PlannedMove]
     ids: tuple[int, int] | None
+    advice: str = _STOP_JAVA
 
     def refusal(self) -> str | None:
-        """Say why the plan cannot be carried out, None where it can."""
+        """Return the reason why the position changes cannot be carried out; None if they can."""
         refused = [move for move in self.moves if move.way is Way.REFUSED]
         if not refused:
             return None
         shown = "; ".join(f"{move.partition}: {move.why}" for move in refused[:_SHOWN])
         more = f"; and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
-        return (
-            f"{shown}{more}. Java members carry no requests out and would overwrite what is written: stop them first, or "
-            "give --force to leave the request for the next consumerd that claims the partition"
-        )
+        return f"{shown}{more}. {self.advice}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionMoveRow:
-    """One partition's move as it is shown; ``position`` is where it stands before, ``outcome`` what became of it."""
+    """Change of one partition's committed position, as a command shows it.
+
+    Attributes:
+        owner: Thread id of the partition's owner; None without one.
+        position: Position before the change; None if there was none.
+        target: Position after the change.
+        effect: Text such as ``skips 20`` or ``reads 20 again``.
+        way: Means of the change, such as ``directly`` or ``by its owner``.
+        outcome: Text that says what has happened.
+        request: Id of the request that was left for a member; None without one.
+    """
 
     topic: str
     partition: str
@@ -150,7 +213,12 @@ class PositionMoveRow:
 
 
 def describe(move: PlannedMove, outcome: str, request: OffsetRequest | None = None) -> PositionMoveRow:
-    """Return a move's row."""
+    """Return the output row of a position change.
+
+    Args:
+        outcome: Text that says what has happened.
+        request: Request that was left for a member; None for a direct write.
+    """
     return PositionMoveRow(
         topic=move.partition.topic,
         partition=str(move.partition.partition),
@@ -170,10 +238,14 @@ def describe(move: PlannedMove, outcome: str, request: OffsetRequest | None = No
 async def resolve_reset(
     access: ClusterAccess, partitions: Collection[TopicPartition], to: str | int
 ) -> tuple[list[Target], bool]:
-    """Ask the brokers where ``to`` is: ``earliest``, ``latest``, or a time in ms (the first record from then on, and the
-    end where none is that new).
+    """Return the new position of each partition for ``consumerd offsets reset``.
 
-    Returns the targets, and whether a broker knows times only as exactly as its log segments. Raises ConsumerdError.
+    The second value is True if positions found by time may be too early, because a broker (before 0.10.1) knows only
+    the times of log segments. Raises ConsumerdError.
+
+    Args:
+        to: ``earliest``, ``latest``, or a time in ms since the epoch. A time means the offset of the first record with
+            that timestamp or a later one; if there is none, the log end offset.
     """
     ranges = await access.ranges.read(partitions)
     if isinstance(to, str):
@@ -184,37 +256,54 @@ async def resolve_reset(
         Target(partition=one, position=ranges[one].latest if (at := by_time.get(one)) is None else at)
         for one in sorted(partitions)
     ]
-    return targets, await _is_coarse(access, partitions)
-
-
-async def _is_coarse(access: ClusterAccess, partitions: Iterable[TopicPartition]) -> bool:
-    leaders = {leader for one in partitions if (leader := access.directory.find_leader(one)) is not None}
-    for leader in leaders:
-        connection = await access.pool.get(leader, Purpose.CONTROL)
-        if connection.version_of(ListOffsetsRequest) == 0:
-            return True
-    return False
+    return targets, await access.ranges.is_coarse(partitions)
 
 
 def check_targets(targets: Iterable[Target], ranges: Mapping[TopicPartition, LogRange]) -> None:
-    """Refuse positions that the brokers do not hold. Raises ConfigError that names them."""
-    wrong = []
+    """Refuse new positions that are outside the partition's log, or cannot be compared with it.
+
+    A position is inside if ``earliest <= position <= latest``.
+
+    Args:
+        ranges: Start and end of each partition's log; missing where its leader did not answer.
+
+    Raises ConfigError if a position is outside. Else raises ConnectionLost if the range of a partition is missing. Both
+    messages name the partitions with either problem.
+    """
+    outside, unknown = [], []
     for target in targets:
         log = ranges.get(target.partition)
         if log is None:
-            wrong.append(f"{target.partition}: its leader could not be asked for the range of its log")
+            unknown.append(f"{target.partition}: its leader could not be asked for the range of its log")
         elif not log.earliest <= target.position <= log.latest:
-            wrong.append(f"{target.partition}: {target.position} is outside the log [{log.earliest}, {log.latest}]")
-    if wrong:
+            outside.append(f"{target.partition}: {target.position} is outside the log [{log.earliest}, {log.latest}]")
+    if wrong := [*outside, *unknown]:
         more = [f"and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
-        raise ConfigError("\n".join([*wrong[:_SHOWN], *more, "give --force to ask for it all the same"]))
+        message = "\n".join([*wrong[:_SHOWN], *more, "give --force to ask for it all the same"])
+        raise ConfigError(message) if outside else ConnectionLost(message)
 
 
 # -- who does it
 
 
-async def plan_moves(zk: ZkClient, group: str, targets: Sequence[Target], *, force: bool) -> Plan:
-    """Look at the group and decide how each partition is moved. Raises CoordinationError."""
+async def plan_moves(
+    zk: ZkClient,
+    positions: GroupPositions,
+    targets: Sequence[Target],
+    places: Collection[Place] = ZOOKEEPER_ONLY,
+    *,
+    force: bool,
+) -> Plan:
+    """Read the group from ZooKeeper, and plan how each position is changed.
+
+    A change is a direct write, a request to a consumerd member, or refused. Raises CoordinationError.
+
+    Args:
+        targets: New position of each partition.
+        places: Stores in which members read committed positions: ZooKeeper, Kafka, or both.
+        force: True to leave a request for the next consumerd member where the change is refused otherwise.
+    """
+    group = positions.group
     try:
         names, stat = await zk.children(ids_path(group))
         ids: tuple[int, int] | None = (stat.czxid, stat.cversion)
@@ -224,7 +313,7 @@ async def plan_moves(zk: ZkClient, group: str, targets: Sequence[Target], *, for
     landed = bool(await list_names(zk, roots_root(group)))
     requests = ZooKeeperOffsetRequests(zk, group)
 
-    stored = await GroupPositions(zk, group).find([target.partition for target in targets])
+    kept = await positions.find_kept([target.partition for target in targets])
 
     async def plan(partition: TopicPartition) -> Callable[[int], PlannedMove]:
         owner = await zk.find(owner_path(group, partition))
@@ -234,23 +323,44 @@ async def plan_moves(zk: ZkClient, group: str, targets: Sequence[Target], *, for
         way, why = choose_way(holder, session, ours, alive=bool(names), landed=landed, force=force)
         return lambda target: PlannedMove(
             partition=partition,
-            position=stored[partition].valid,
-            version=stored[partition].version,
+            position=kept.find_counting(partition, places).believed,
+            version=node_version(kept.zookeeper[partition]),
             target=target,
             owner=holder,
             way=way,
             why=why,
             earlier=earlier,
+            places={*places, Place.KAFKA} if partition in kept.kafka else places,
+            kafka_first=not kept.is_told(partition) or is_larger(_find_in_kafka(kept, partition), target),
+            incarnation=kept.zookeeper[partition].incarnation,
+            unknown="" if kept.is_told(partition) else kept.unknown,
         )
 
     made = await map_bounded([target.partition for target in targets], plan)
     return Plan(moves=[made[target.partition](target.position) for target in targets], ids=ids)
 
 
+def _find_in_kafka(kept: KeptPositions, partition: TopicPartition) -> int | None:
+    return kept.kafka[partition].value if partition in kept.kafka else None
+
+
 def choose_way(
     holder: str | None, session: int | None, ours: Collection[int], *, alive: bool, landed: bool, force: bool
 ) -> tuple[Way, str]:
-    """Decide how one partition is moved, and say why where it is not; see the module's text."""
+    """Choose how one partition's position is changed, and give the reason of a refusal.
+
+    The reason is empty unless the change is refused. A consumerd owner, or the next consumerd member, gets a request.
+    If only Java members are alive, the change is refused; with ``force`` a request is left. Without live members the
+    position is written directly, unless the group has landed files: then a request is left.
+
+    Args:
+        holder: Thread id in the owner node; None without one.
+        session: ZooKeeper session id of the owner; None without an owner.
+        ours: ZooKeeper session ids of consumerd members.
+        alive: True if the group has live members.
+        landed: True if members of the group keep landed files.
+        force: True to leave a request where the change is refused otherwise.
+    """
     if session is not None:
         if session in ours:
             return Way.OWNER, ""
@@ -266,26 +376,48 @@ def choose_way(
 
 
 class OffsetMover:
-    """Carries a plan out. ``new_id`` makes ids of requests, ``wall_ms`` is the calendar's clock."""
+    """Carries out planned changes of committed positions.
+
+    Args:
+        author: Name that requests to members carry.
+        new_id: Makes ids of requests.
+        wall_ms: Present time, in ms since the epoch.
+        kafka: Writes positions to Kafka; None if no change needs it.
+    """
 
     def __init__(
-        self, zk: ZkClient, group: str, *, author: str, new_id: Callable[[], str], wall_ms: Callable[[], int]
+        self,
+        zk: ZkClient,
+        positions: GroupPositions,
+        *,
+        author: str,
+        new_id: Callable[[], str],
+        wall_ms: Callable[[], int],
+        kafka: KafkaOffsetWriter | None = None,
     ) -> None:
         self._zk = zk
-        self._group = group
+        self._kafka = kafka
+        self._positions = positions
+        self._group = positions.group
         self._author = author
         self._new_id = new_id
         self._wall_ms = wall_ms
-        self._requests = ZooKeeperOffsetRequests(zk, group)
+        self._requests = ZooKeeperOffsetRequests(zk, positions.group)
 
     async def carry_out(
         self, plan: Plan, *, new_chain: bool, wait_s: float, show: Callable[[PositionMoveRow], None]
     ) -> Sequence[PlannedMove]:
-        """Write or ask, wait up to ``wait_s`` for members, and show each move as it is settled; what the plan refuses is
-        left out.
+        """Write positions or requests, wait for members, and show the outcome of each change.
 
-        Returns the moves that are not carried out. Raises OffsetError where somebody interfered with a direct write,
-        CoordinationError.
+        Changes that the plan refuses are left out. Returns the changes that members have not carried out within
+        ``wait_s`` seconds. Raises OffsetError if another client changed a position that was written directly, or a
+        member joined meanwhile; CoordinationError.
+
+        Args:
+            new_chain: True to ask members to begin a new sequence of landed files, instead of continuing the present
+                one.
+            wait_s: Time limit, in seconds, for members to carry out requests.
+            show: Called with the row of each change.
         """
         asked: dict[TopicPartition, tuple[PlannedMove, OffsetRequest]] = {}
         for move in plan.moves:
@@ -297,7 +429,7 @@ class OffsetMover:
                     asked[move.partition] = (move, request)
             elif move.way is Way.DIRECTLY:
                 await self._write(move)
-                show(describe(move, "written"))
+                show(describe(move, move.outcome))
         if any(move.way is Way.DIRECTLY for move in plan.moves):
             await self._check_alone(plan.ids)
         return await self._wait(asked, wait_s, show) if asked else ()
@@ -314,7 +446,38 @@ class OffsetMover:
         )
 
     async def _write(self, move: PlannedMove) -> None:
-        """Write a position where nobody else does, and take away what was asked for before."""
+        """Write the position of an unowned partition, and delete an earlier request.
+
+        Raises OffsetError, CoordinationError. The text says which of two places has the position then.
+        """
+        if Place.KAFKA not in move.places:
+            await self._write_to_zookeeper(move)
+        elif Place.ZOOKEEPER not in move.places:
+            await self._write_to_kafka(move, "nothing else was written")
+            if move.earlier is not None:
+                await self._requests.remove(move.earlier)
+        elif move.kafka_first:
+            await self._write_to_kafka(move, "ZooKeeper's is as it was")
+            try:
+                await self._write_to_zookeeper(move)
+            except (OffsetError, CoordinationError) as error:
+                raise OffsetError(f"{error}. Kafka has position {move.target} of {move.partition} already") from error
+        else:
+            await self._write_to_zookeeper(move)
+            await self._write_to_kafka(move, "ZooKeeper has it already; give the command again to write both")
+
+    async def _write_to_kafka(self, move: PlannedMove, other: str) -> None:
+        """Write a position to Kafka. Raises OffsetError, CoordinationError, which say ``other`` of the other place."""
+        if self._kafka is None:
+            raise CoordinationError(f"{move.partition}: brokers are not known, so Kafka's position cannot be written")
+        try:
+            await self._kafka.write(move.partition, move.target, move.incarnation)
+        except (OffsetError, CoordinationError) as error:
+            text = f"{move.partition}: Kafka has not confirmed position {move.target}, {other}: {error}"
+            raise (OffsetError if isinstance(error, OffsetError) else CoordinationError)(text) from error
+
+    async def _write_to_zookeeper(self, move: PlannedMove) -> None:
+        """Write the offset node, and delete an earlier request, in one transaction."""
         path, data = offset_path(self._group, move.partition), encode_offset(move.target)
         operations: list[Operation] = [
             Create(path, data) if move.version is None else SetData(path, data, move.version)
@@ -333,25 +496,26 @@ class OffsetMover:
                 if not isinstance(error.cause, BadVersion | NodeExists | NoNode):
                     raise
                 if unanswered and await self._holds(move):
-                    return  # by the try that was never answered
+                    return  # the unanswered try has written it
                 raise OffsetError(
-                    f"{move.partition}: somebody else has written its position or a request meanwhile; look again with: "
-                    "consumerd offsets show"
+                    f"{move.partition}: another client has written its position or a request meanwhile; look again "
+                    "with: consumerd offsets show"
                 ) from error
             else:
                 return
         raise CoordinationError(f"{path}: not written in {_ATTEMPTS} tries; look again with: consumerd offsets show")
 
     async def _holds(self, move: PlannedMove) -> bool:
-        found = (await GroupPositions(self._zk, self._group).find([move.partition]))[move.partition]
+        found = (await self._positions.find([move.partition]))[move.partition]
         version = 0 if move.version is None else move.version + 1
-        return found.version == version and found.value == move.target
+        return node_version(found) == version and found.value == move.target
 
     async def _check_alone(self, before: tuple[int, int] | None) -> None:
         stat = await self._zk.exists(ids_path(self._group))
         if (None if stat is None else (stat.czxid, stat.cversion)) != before:
             raise OffsetError(
-                "a member joined the group while positions were written: it may have read the old ones, and commit over "
+                "a member joined the group while positions were written: it may have read the old ones, and commit "
+                "over "
                 "the new ones. Look again with: consumerd offsets show"
             )
 
@@ -361,7 +525,10 @@ class OffsetMover:
         wait_s: float,
         show: Callable[[PositionMoveRow], None],
     ) -> Sequence[PlannedMove]:
-        """Wait until the requests have gone. A request goes with the commit that carries it out, and by nothing else."""
+        """Wait until the requests are gone.
+
+        Only the commit that carries a request out deletes it.
+        """
         changed = asyncio.Event()
         replaced: list[PlannedMove] = []
         topics = sorted({partition.topic for partition in asked})
@@ -375,7 +542,7 @@ class OffsetMover:
                     try:
                         found = await map_bounded(sorted(asked), self._requests.find)
                     except CoordinationError:
-                        await asyncio.sleep(_RETRY_S)  # what was asked stands, whether we see it or not
+                        await asyncio.sleep(_RETRY_S)  # the requests stand, though they cannot be read now
                         continue
                     for partition, standing in found.items():
                         move, request = asked[partition]
@@ -400,10 +567,15 @@ class OffsetMover:
 
 
 def explain_undone(moves: Sequence[PlannedMove], wait_s: float) -> ConsumerdError:
-    """Say what has not been carried out, and what to look at."""
+    """Return the error, with advice, for position changes that members have not carried out.
+
+    Args:
+        wait_s: Time that the command has waited, in seconds.
+    """
     shown = ", ".join(str(move.partition) for move in moves[:_SHOWN])
     more = f" and {len(moves) - _SHOWN} more" if len(moves) > _SHOWN else ""
     return OffsetError(
-        f"{shown}{more}: not carried out within {wait_s:g} s. Requests that stand are carried out when a consumerd holds the "
+        f"{shown}{more}: not carried out within {wait_s:g} s. Requests that stand are carried out when a consumerd "
+        f"holds the "
         "partitions and can: see its log and status page. To take one back, ask for where the partition is to stand"
     )

@@ -1,40 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in a quarantine, for people who look at it: units found, and their bytes read as far as they can be.
+"""Messages and record batches in a quarantine folder, and their readable records, for commands.
 
-Read only; needs nothing but the folder.
+Changes nothing, and needs nothing but the folder.
 """
 
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from consumerd.errors import ConfigError, CorruptMessageError, NotFound
+from consumerd.client.stored_unit import UnitReading, read_unit
+from consumerd.errors import ConfigError, NotFound
 from consumerd.landing.chain import ROOT_RECORD
 from consumerd.landing.record_fields import MalformedRecord
 from consumerd.model import Incarnation, PartitionKey, TopicPartition
 from consumerd.sinks.quarantine_record import KeptUnit, parse_topic_folder, parse_unit, parse_unit_name
 from consumerd.telemetry.wording import format_time
-from consumerd.wire.checksum import crc32, crc32c
-from consumerd.wire.modern.entry import ENTRY_BYTES, MAGIC_AT
-from consumerd.wire.modern.record_batch import CHECKED_FROM
-from consumerd.wire.modern.record_set import decode_record_set, first_unit_size
-from consumerd.wire.records import Record
 
-_RECORD_BATCH_MAGIC: Final = 2
-_BATCH_CHECKSUM_AT: Final = 17
 _PLACE: Final = re.compile(r"(?P<topic>[^/]+)/(?P<partition>[^/]+)@(?P<offset>[0-9]+)")
-_CHECKSUM: Final = struct.Struct(">I")
 _DEPTHS: Final = ("*", "*/*", "*/*/*", "*/*/*/*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitRow:
-    """One quarantined unit; ``size`` is its own where known, ``kept`` how many bytes of it there are."""
+    """One quarantined message or record batch, as ``consumerd quarantine`` lists it.
+
+    Attributes:
+        incarnation: Identity of the topic since its creation.
+        offset: Its first offset.
+        next_offset: Offset after it.
+        index: Number of the entry among those with the same offset, from 0; 0 if it is the only one.
+        cause: Kind of its fault, one word.
+        size: Its full size in bytes; None if unknown.
+        kept: Number of its bytes that are in the file.
+        when: Time at which it was quarantined.
+        reason: Explanation of the fault.
+        file: Path below the quarantine folder.
+    """
 
     topic: str
     partition: str
@@ -52,23 +57,24 @@ class UnitRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundUnit:
-    """A file that holds a unit, or that should and cannot be read (``problem``)."""
+    """File with one quarantined message or record batch.
+
+    Attributes:
+        kept: Content of the file; None if it cannot be read.
+        problem: Reason why the file cannot be read; None if it can.
+    """
 
     path: Path
     kept: KeptUnit | None
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitReading:
-    """The records of a unit as far as they can be read; ``note`` says what stands in the way."""
-
-    records: tuple[Record, ...]
-    note: str | None
-
-
 def find_units(path: Path, *, topic: str | None = None, cause: str | None = None) -> list[FoundUnit]:
-    """Return what is kept below a quarantine's path, in order, those that cannot be read included.
+    """Return the quarantined messages and record batches below a folder, in order, unreadable files too.
+
+    Args:
+        topic: Topic to list; None for all.
+        cause: Kind of fault to list; None for all.
 
     Raises NotFound for a folder that cannot be read, or that is no quarantine.
     """
@@ -83,9 +89,15 @@ def find_units(path: Path, *, topic: str | None = None, cause: str | None = None
 
 
 def find_unit(path: Path | None, target: str) -> list[FoundUnit]:
-    """Return the unit in a file, or all that ``TOPIC/PARTITION@OFFSET`` lies in (of several incarnations, perhaps).
+    """Return the quarantined messages and record batches in a file, or at an offset.
 
-    Raises ConfigError where there is none, or the target is neither.
+    Several may hold the same offset if the topic was deleted and created again.
+
+    Args:
+        path: Quarantine folder; None if it is not given, so ``target`` must be a file.
+        target: A file, or ``TOPIC/PARTITION@OFFSET``.
+
+    Raises ConfigError if nothing is found, or the target has another form.
     """
     for file in (Path(target), *([path / target] if path is not None else [])):
         if file.is_file():
@@ -106,7 +118,13 @@ def find_unit(path: Path | None, target: str) -> list[FoundUnit]:
 
 
 def describe_unit(path: Path, found: FoundUnit) -> UnitRow:
-    """Return a unit as a row. It must be one that can be read."""
+    """Return the output row of a quarantined message or record batch.
+
+    Its file must be readable.
+
+    Args:
+        path: Quarantine folder, to which the row's file name is relative.
+    """
     kept = found.kept
     assert kept is not None
     unit = kept.unit
@@ -127,28 +145,23 @@ def describe_unit(path: Path, found: FoundUnit) -> UnitRow:
 
 
 def read_records(kept: KeptUnit) -> UnitReading:
-    """Read a unit's records. Where only the checksum stands in the way, they are read in spite of it, and the note says
-    so: whoever looks at them must not take them for what was written.
+    """Return the records of a quarantined message or record batch.
+
+    If only the checksum is wrong, they are read nevertheless, with a note: their bytes may differ from those that were
+    produced.
     """
     unit = kept.unit
     if unit.record is not None:
         return UnitReading(records=(unit.record,), note=None)
-    size = first_unit_size(unit.raw)
-    if size is not None and size > len(unit.raw):
-        return UnitReading(records=(), note=f"cut off: {len(unit.raw)} of {size} bytes are here")
-    try:
-        return UnitReading(records=_decode(unit.raw, unit.partition), note=None)
-    except CorruptMessageError as error:
-        problem = str(error)
-    try:
-        records = _decode(_mend_checksum(unit.raw), unit.partition)
-    except CorruptMessageError as error:
-        return UnitReading(records=(), note=str(error))
-    return UnitReading(records=records, note=f"{problem}. Read in spite of the checksum, not to be trusted")
+    return read_unit(unit.raw, unit.partition)
 
 
 def dump_bytes(data: bytes, limit: int) -> Iterator[str]:
-    """Yield lines of sixteen bytes each: offset, hexadecimal, text."""
+    """Yield a hex dump, in lines of sixteen bytes: offset, hexadecimal digits, text.
+
+    Args:
+        limit: Number of bytes to dump; a last line tells how many more there are.
+    """
     for at in range(0, min(len(data), limit), 16):
         row = data[at : at + 16]
         text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
@@ -165,9 +178,9 @@ def _files(path: Path, topic: str | None) -> Iterator[Path]:
 
 
 def _find_stranger(path: Path) -> Path | None:
-    """Return what shows that a folder is no quarantine: files of which none is a unit's.
+    """Return a file that shows that a folder is no quarantine, or None.
 
-    One whose units have all been taken away holds no file but the record of whose it is.
+    Such a folder contains no unit, but other files. An emptied quarantine contains only the record of its owner.
     """
     if next(_files(path, None), None) is not None:
         return None
@@ -203,23 +216,6 @@ def _parse_place(target: str) -> tuple[TopicPartition, int]:
     raise ConfigError(f"{target}: neither a file nor TOPIC/PARTITION@OFFSET")
 
 
-def _decode(raw: bytes, partition: TopicPartition) -> tuple[Record, ...]:
-    return tuple(decode_record_set(raw, partition=partition, start=0).records())
-
-
-def _mend_checksum(raw: bytes) -> bytes:
-    """Return the unit with the checksum that its bytes have. Raises CorruptMessageError where it is too short for one."""
-    if len(raw) <= MAGIC_AT:
-        raise CorruptMessageError(f"{len(raw)} bytes are no unit")
-    if raw[MAGIC_AT] == _RECORD_BATCH_MAGIC:
-        return _replace(raw, _BATCH_CHECKSUM_AT, crc32c(raw[CHECKED_FROM:]))
-    return _replace(raw, ENTRY_BYTES, crc32(raw[MAGIC_AT:]))
-
-
-def _replace(raw: bytes, at: int, checksum: int) -> bytes:
-    return raw[:at] + _CHECKSUM.pack(checksum) + raw[at + _CHECKSUM.size :]
-
-
 def problems_of(found: Sequence[FoundUnit]) -> list[str]:
-    """Return what to say about the files that cannot be read."""
+    """Return an error message for each quarantine file that cannot be read."""
     return [f"{one.path}: {one.problem}" for one in found if one.problem is not None]

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A batch as Arrow columns, in as many pieces as they take; names the record that cannot be one of them. No IO.
+"""Converts a batch of records into Arrow record batches; finds records that do not fit.
 
-What Arrow and Parquet can hold, as measured with pyarrow 26: a column of ``binary`` has int32 offsets, so that its values
-together stay below 2 GiB; and so does a page, headers included, of which the writer makes one for up to 1024 values, and
-before and after compression. A batch beyond that is cut in two until its parts are below. What remains is a record that is
-too large by itself, or of which Arrow says that it does not fit (an index beyond int32). Timestamps of any value fit.
+A column of type ``binary`` has int32 offsets, so its values must be below 2 GiB in total. The limit of 2 GiB also holds
+for a Parquet page, with its header, before and after compression; the writer makes a page of up to 1024 values
+(measured with pyarrow 26). A larger batch is halved until its parts fit. A single record may still not fit: it is too
+large, or Arrow refuses it (an index beyond int32). Timestamps of any value fit.
+
+Example: a batch of 3 records has values of 1, 1 and 0.5 GiB. It becomes two pieces: record 0, and records 1 and 2.
 """
 
 from __future__ import annotations
 
 import errno
-from array import array
 from typing import Final
 
 import pyarrow as pa
@@ -19,14 +20,18 @@ from consumerd.errors import PermanentSinkError
 from consumerd.wire.records import RecordBatch
 
 LARGEST_COLUMN_BYTES: Final = (2 << 30) - (1 << 20)
-"""The most that the keys, values or headers of one piece may have together; the rest is for what pages add to them."""
+"""Largest size of the keys, of the values, or of the headers of one Arrow record batch.
+
+Arrow's limit is 2 GiB; the rest is for page headers.
+"""
 
 
 def to_pieces(batch: RecordBatch, *, largest_bytes: int = LARGEST_COLUMN_BYTES) -> list[pa.RecordBatch]:
-    """Return the records as Arrow record batches, nearly always one.
+    """Return a batch's records as Arrow record batches, mostly one.
 
-    Raises PermanentSinkError, which names the row, where a record does not fit; CorruptMessageError where headers cannot
-    be read; OSError for want of memory.
+    The batch is halved if its keys, values or headers have more than ``largest_bytes``, and its parts again. Raises
+    PermanentSinkError, which names the row, for a record that does not fit; CorruptMessageError for unreadable headers;
+    OSError if memory is short.
     """
     return _convert(batch, 0, largest_bytes)
 
@@ -54,7 +59,8 @@ def _convert(batch: RecordBatch, first_row: int, largest_bytes: int) -> list[pa.
 
 
 def _is_below(batch: RecordBatch, largest_bytes: int) -> bool:
-    """Tell whether no column has more; everything lies in the buffer, so that mostly its size says it all."""
+    """Return True if keys, values and headers of a batch are within the limit."""
+    # all columns are in the buffer, so its size mostly decides
     if len(batch.buffer) <= largest_bytes:
         return True
     columns = (
@@ -62,8 +68,5 @@ def _is_below(batch: RecordBatch, largest_bytes: int) -> bool:
         (batch.value_starts, batch.value_ends),
         (batch.header_starts, batch.header_ends),
     )
-    return all(_size(starts, ends) <= largest_bytes for starts, ends in columns)
-
-
-def _size(starts: array[int], ends: array[int]) -> int:
-    return sum(ends) - sum(starts)  # of a null both are the same
+    # null has the same start and end
+    return all(sum(ends) - sum(starts) <= largest_bytes for starts, ends in columns)

@@ -1,79 +1,123 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The port to where records go.
+"""The interface of sinks: destinations of records.
 
-A :class:`Sink` is one configured destination; :meth:`Sink.open` gives a :class:`PartitionWriter` for each partition
-claimed. Writers of different partitions are independent and may be called concurrently; calls to one writer are not.
+A :class:`Sink` is one configured destination. :meth:`Sink.open` returns a :class:`PartitionWriter` for each claimed
+partition. Writers of different partitions may be called concurrently; calls to one writer may not.
 
-An *acknowledged position* is the offset of the next record after everything that is safe at the destination. Only
-that is ever committed, so a sink that buffers returns the old position from :meth:`PartitionWriter.write` and the new
-one from :meth:`PartitionWriter.flush`.
+Sinks that write files keep *chains*: files of one partition, each of which begins at the offset where the one before
+ends. A chain's end is the offset where its last file ends (``landing.chain``).
 
-Failures, and what the pipeline does about them:
+An *acknowledged position* is the offset after the last record that is safe at the destination. Only that is ever
+committed. Example: a writer buffers offsets 100 to 149. ``write`` returns 100, and a later ``flush``, which makes the
+records durable, returns 150.
 
-* ``RetriableSinkError`` without a ``resume_position``: nothing is lost; after a pause make the same call again. To give
-  the same batch twice is safe at any time: a writer passes over what it has taken.
-* ``RetriableSinkError`` with a ``resume_position``: a file failed in the middle (a full disk, a failed fsync, after which
-  the page cache can no longer be trusted), or somebody else has published under the name, and everything that was not
-  acknowledged is dropped. After a pause seek the feed to ``resume_position`` and write from there: the next batch must
-  not start above it. It may lie below or above the batch that failed, and never below the acknowledged position.
-* ``PermanentSinkError``, ``CorruptMessageError``: nothing of the batch was taken and the policy decides; a batch that
-  passes over the refused records, with a gap, may be written in its place.
+Failures, and the pipeline's reactions:
+
+* ``RetriableSinkError`` without a ``resume_position``: nothing is lost. After a backoff, make the same call again.
+  Writing a batch twice is always safe, because a writer skips records that it has already.
+* ``RetriableSinkError`` with a ``resume_position``: all records that were not acknowledged are dropped. The file has
+  failed (a full disk, or a failed fsync, after which the page cache cannot be trusted), or another writer has published
+  under the file's name. After a backoff, seek the feed to ``resume_position`` and write from there; the next batch must
+  not start above it. It may be below or above the failed batch, but never below the acknowledged position.
+* ``PermanentSinkError``, ``CorruptMessageError``: no record of the batch was taken, and the policy decides. A batch
+  without the refused records, with a gap in their place, may be written instead.
 * ``OwnershipLost``, ``IncarnationChanged``, cancellation: the only call that may follow is
   :meth:`PartitionWriter.abandon`.
-* ``SinkClosed``: there is nobody to write for any more; the daemon ends in order.
+* ``SinkClosed``: the reader of the output has gone, so the daemon stops in order.
 
-A lease that pauses is waited for inside the call (``Claim.wait_usable``, which ends by OwnershipLost at the latest), so
-that a file which is ready to be published survives a pause.
+If the claim's lease is paused, a call waits until it is usable again (``Claim.wait_usable``, which raises OwnershipLost
+in the end). So a file that is ready to be published survives a pause.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from consumerd.cluster.topic_description import TopicDescriptions
 from consumerd.model import Claim, Gap, Incarnation, TopicPartition
 from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.records import Record, RecordBatch
 
 
 class RootRegistry(Protocol):
-    """What the group remembers of its file sinks' paths.
+    """A group's records, in ZooKeeper, about the paths of its file sinks.
 
-    Their roots (a random id, ``_consumerd.json``) tell a volume that is not mounted from a path that is new: a path without
-    the recorded root is refused. Their chains' ends tell a file that was removed from one that never was.
+    The *root* of a path is a random id in its file ``_consumerd.json``. It tells an unmounted volume from a new path: a
+    path without the recorded root is refused. The registry also has, for each partition, the offset up to which it has
+    landed. By this offset a removed file is told from one that was never written.
     """
 
     async def find_landed_end(self, root: str, partition: TopicPartition) -> bytes | None:
-        """Return what was noted last of a partition below the path that has this root. Raises CoordinationError."""
+        """Return the recorded offset up to which a partition has landed, or None.
+
+        None if nothing is recorded for this sink's path. The result is an encoded
+        :class:`~consumerd.landing.chain.LandedEnd`. Raises CoordinationError.
+
+        Args:
+            root: Random id of the path, from its file ``_consumerd.json``.
+        """
 
     async def note_landed_end(self, root: str, partition: TopicPartition, noted: bytes) -> None:
-        """Note a durable end of a chain (``landing.chain.LandedEnd``). Raises CoordinationError."""
-
-    async def find(self, sink: str, *, consumer_id: str | None) -> str | None:
-        """Return the recorded root id, or None. ``consumer_id`` is given for a path that replicas do not share.
+        """Record the offset up to which a partition's durable files have landed below a path.
 
         Raises CoordinationError.
+
+        Args:
+            root: Random id of the path, from its file ``_consumerd.json``.
+            noted: An encoded :class:`~consumerd.landing.chain.LandedEnd`.
+        """
+
+    async def find(self, sink: str, *, consumer_id: str | None) -> str | None:
+        """Return the root that is recorded for a sink; None without one.
+
+        The root is the random id in the file ``_consumerd.json`` at the sink's path. Raises CoordinationError.
+
+        Args:
+            sink: Name of the sink.
+            consumer_id: Id of this replica, if each replica has a path of its own; None if all replicas share the path.
         """
 
     async def record(self, sink: str, root: str, *, consumer_id: str | None) -> str:
-        """Record a root unless one is recorded already, and return the one that is. Raises CoordinationError."""
+        """Record the root of a sink's path, unless one is recorded; return the recorded one.
+
+        The root is the random id in the file ``_consumerd.json`` at the path. Raises CoordinationError.
+
+        Args:
+            sink: Name of the sink.
+            root: The root.
+            consumer_id: Id of this replica, if each replica has a path of its own; None if all replicas share the path.
+        """
 
     def describe(self, sink: str, *, consumer_id: str | None) -> str:
-        """Return where the root is recorded, for whoever is to delete it by hand."""
+        """Return the znode with the root of a sink's path, for error messages.
+
+        The root is the random id in the file ``_consumerd.json`` at the sink's path. An operator deletes the znode to
+        give the sink a new volume. ``consumer_id`` is the id of this replica if each replica has a path of its own,
+        else None.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Where a writer is to begin, and how that came about.
+    """Position at which a writer begins, and the reason.
 
-    ``reason`` (``committed``, ``earliest``, ``latest``, ``new incarnation``, ...) is recorded by sinks that keep chains.
-    ``position`` above the chain's end, without ``new_chain``: the offsets in between are recorded as a gap, whose reason
-    is ``reason`` if that is a ``GapReason``, else ``consumed elsewhere``. ``new_chain``: begin a new chain at
-    ``position``, which may lie anywhere. ``truncation`` is how often the log has lost its end so far: what a chain of a lower
-    number holds are other records at the same offsets, so that a new chain is begun behind it, too. ``request_id`` is that
-    of the operator's request that asked for it; a writer whose newest chain was begun by that very request begins no other.
-    ``missing_until``: of the offsets above the chain's end, those below it were in a file that was removed.
+    A *chain* is a run of files of one partition, each of which begins at the offset where the one before ends. Example:
+    the chain ends at 100 and the start is 150 with the reason ``committed``. Without ``new_chain`` the writer continues
+    the chain, and records 100 to 149 as a gap. With ``new_chain`` it seals the chain at 100, so that no file can be
+    added, and begins a new one at 150.
+
+    Attributes:
+        position: offset of the first record to write. Above the chain's end, the offsets in between become a gap; its
+            reason is ``reason`` if that is a ``GapReason``, else ``consumed elsewhere``.
+        reason: ``committed``, ``earliest``, ``latest``, ``new incarnation`` and others. Sinks with chains record it.
+        new_chain: begin a new chain, at any position.
+        truncation: number of truncations of the log so far (unclean leader elections). Chains of a lower number hold
+            other records at the same offsets, so this begins a new chain, too.
+        request_id: id of the operator's request for this start. If the newest chain was begun by the same request, the
+            writer continues that chain.
+        missing_until: of the offsets in the gap, those below this were in a file that was removed.
     """
 
     position: int
@@ -86,12 +130,18 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantinedUnit:
-    """The smallest unit that could be told apart and was not delivered: a record, message, wrapper or batch.
+    """An undeliverable piece of a log to be stored: a record, message, wrapper or batch.
 
-    Offsets ``[offset, next_offset)``; ``index`` is a record's place among those of one offset, else 0. ``cause`` is
-    ``corrupt``, ``oversized`` or ``rejected``, ``reason`` what was wrong. ``raw`` are its bytes as fetched, for a
-    ``rejected`` record those of key, value and headers in ``record``; ``size`` is how many there would be were it
-    complete, None where unknown.
+    Attributes:
+        offset: first offset of the unit.
+        next_offset: offset after its last one.
+        index: number of a record among the records with its offset, from 0 (Kafka 0.7 gives all records of a compressed
+            message one offset); 0 for other units.
+        cause: ``corrupt``, ``oversized`` or ``rejected`` (by the sink).
+        reason: description of the fault.
+        raw: its bytes as fetched, which may be only a part of the unit; empty for a ``rejected`` record.
+        size: number of bytes of the complete unit, None if unknown.
+        record: the ``rejected`` record; None for the other causes.
     """
 
     partition: TopicPartition
@@ -107,25 +157,31 @@ class QuarantinedUnit:
 
 
 class Quarantine(Protocol):
-    """Where units that a policy passes over are kept."""
+    """Store for undeliverable records, messages and batches under the policy ``quarantine``."""
 
     async def put(self, unit: QuarantinedUnit, claim: Claim) -> None:
-        """Keep the unit, durably, before the position moves past it; one that is kept already is fine.
+        """Store an undeliverable unit of a log durably. Idempotent.
 
-        Raises RetriableSinkError, OwnershipLost, IncarnationChanged.
+        The position moves past the unit only after this has returned. ``claim`` is the claim of the unit's partition,
+        which is checked before the unit is stored. Raises RetriableSinkError, OwnershipLost, IncarnationChanged.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkContext:
-    """What a sink is told once, before anything is opened.
+    """Values that a sink gets from the daemon when it is made.
 
-    ``cluster_id`` identifies the cluster for the check of a path's owner: ``<czxid>-<ctime>`` of ``/brokers/topics``.
-    ``writer_id`` is unique to this process. ``now`` is monotonic seconds. ``charge`` adds bytes
-    (negative: gives them back) to the process's memory account. ``buffer_bytes`` is what all writers of the sink
-    together may hold in memory before they write out what they have; it is to be a part of the process's budget, so that
-    open writers never starve the fetching. ``consumer_id`` is the configured one, None where it is generated; ``roots``
-    is None where nothing is recorded (a sink that is used without a group).
+    Attributes:
+        cluster_id: identifies the cluster: ``<czxid>-<ctime>`` of the znode ``/brokers/topics``. A path belongs to one
+            cluster.
+        writer_id: id of this process, which no other process has.
+        now: monotonic clock, in seconds.
+        charge: adds bytes to the process's memory account; negative numbers release them.
+        buffer_bytes: limit of the memory of all writers of the sink. Above it they write out what they hold. It is a
+            share of the process's budget, so open writers never starve fetching.
+        consumer_id: the configured one, None if it is generated.
+        roots: records of file sinks' paths in ZooKeeper; None if nothing is recorded (a sink without a group).
+        source_topics: reads partitions and settings of the topics that the sink gets; None outside of a daemon.
     """
 
     sink_name: str
@@ -138,74 +194,163 @@ class SinkContext:
     hooks: Hooks = field(default_factory=Hooks)
     consumer_id: str | None = None
     roots: RootRegistry | None = None
+    source_topics: TopicDescriptions | None = None
 
 
 class PartitionWriter(Protocol):
-    """One partition's way into a sink, for one claim."""
+    """Writes the records of one partition to a sink, for one claim.
+
+    Methods return the *acknowledged position*: the offset after the last record that is safe at the destination.
+    """
 
     @property
     def resume_position(self) -> int | None:
-        """The next offset by the sink's own durable record (the newest chain's end), or None if it keeps none."""
+        """Offset after the last record in the partition's files of this sink; None without files."""
 
     @property
     def request_id(self) -> str | None:
-        """The operator's request that began the newest chain, None if none did or the sink keeps no chains."""
+        """Id of the operator's request that began the newest files, or None.
+
+        ``consumerd offsets set`` makes such a request, to move the partition's position.
+        """
 
     async def start(self, start: Start) -> None:
-        """Fix the first position to be written; called once, before the first write, again only if it failed.
+        """Set the position of the first record to write.
 
-        Without ``new_chain`` the position is not below :attr:`resume_position`. Raises SinkError, OwnershipLost,
-        IncarnationChanged.
+        Called once, before the first write; again only if it failed. Without ``start.new_chain`` the position must not
+        be below :attr:`resume_position`. Raises SinkError, OwnershipLost, IncarnationChanged.
         """
 
     async def write(self, batch: RecordBatch) -> int:
-        """Take a batch and return the acknowledged position. The batch may have no records but gaps and a later
-        ``next_offset``. The batch's buffer may be kept only within bytes charged to the account.
+        """Take a batch, and return the acknowledged position: the offset after all safe records.
 
-        Raises RetriableSinkError, PermanentSinkError, SinkClosed, OwnershipLost, IncarnationChanged (see above for what
-        follows each), and CorruptMessageError for records whose headers cannot be read (nothing of the batch is taken).
+        A batch may have gaps instead of records. A writer that keeps the batch's buffer must charge its bytes.
+
+        Raises RetriableSinkError, PermanentSinkError, SinkClosed, OwnershipLost, IncarnationChanged (the module's
+        docstring has the reactions); CorruptMessageError for records whose headers cannot be read, with no record of
+        the batch taken.
         """
 
     async def flush(self) -> int:
-        """Make everything written durable and return the acknowledged position. Raises as :meth:`write`."""
+        """Make all written records durable; return the offset after the last of them.
+
+        That offset is the acknowledged position. Raises the errors of :meth:`write`.
+        """
 
     def deadline(self) -> float | None:
-        """When (monotonic seconds) the pipeline must call :meth:`flush` next; None: not needed now."""
+        """Return the time by which :meth:`flush` must be called; None without one.
+
+        The time is in seconds on the clock ``SinkContext.now``. None means that no records wait for a flush.
+        """
 
     async def abandon(self) -> None:
-        """Drop what is not acknowledged and remove its traces. Never raises SinkError; safe after any failure."""
+        """Drop the records that are not acknowledged, with their files. Never raises SinkError.
+
+        May be called after any failure. The writer is not used afterwards.
+        """
+
+
+class DirectWriter:
+    """Writer without a buffer: it acknowledges each batch as soon as ``take`` has returned.
+
+    For destinations that keep no position of their own, such as stdout. ``take`` is the function that delivers a batch.
+    """
+
+    resume_position = None
+    request_id = None
+
+    def __init__(self, take: Callable[[RecordBatch], Awaitable[None]]) -> None:
+        self._take = take
+        self._acknowledged = 0
+
+    async def start(self, start: Start) -> None:
+        """Set the position of the first record to write."""
+        self._acknowledged = start.position
+
+    async def write(self, batch: RecordBatch) -> int:
+        """Deliver a batch by ``take``; return the offset after the batch."""
+        if batch.next_offset > self._acknowledged:
+            await self._take(batch)
+            self._acknowledged = batch.next_offset
+        return self._acknowledged
+
+    async def flush(self) -> int:
+        """Return the acknowledged position; :meth:`write` leaves nothing to flush."""
+        return self._acknowledged
+
+    def deadline(self) -> float | None:
+        """Return None: there is never anything to flush."""
+        return None
+
+    async def abandon(self) -> None:
+        """Do nothing: no record waits to be acknowledged."""
+
+
+@runtime_checkable
+class AdvancingWriter(Protocol):
+    """A writer whose acknowledged position also moves between calls, and during a call of ``write``.
+
+    Example: ``write`` hands the records of a batch to a program one by one, and returns when the program has finished
+    the last one. A commit in the meantime is of the records that the program has finished by then.
+    """
+
+    @property
+    def finished_position(self) -> int:
+        """The acknowledged position at this moment."""
 
 
 @runtime_checkable
 class RecallingWriter(Protocol):
-    """A writer whose group remembers how far it has landed, beside the files themselves."""
+    """Writer that detects removed files by a record in ZooKeeper.
+
+    ZooKeeper has the offset up to which the partition has landed. If the files end below that offset, files were
+    removed.
+    """
 
     @property
     def truncation(self) -> int:
-        """The truncation (:class:`~consumerd.model.Incarnation`) of the newest chain of the topic as it is; 0 where there is none."""
+        """Number of the log's truncations (unclean leader elections) when the newest files were begun.
+
+        0 without files. See :class:`~consumerd.model.Incarnation`.
+        """
 
     async def find_missing(self, position: int) -> Gap | None:
-        """Return what was landed below ``position``, a start above the chain's end, and is not there any more.
+        """Return the offsets below ``position`` that had landed and whose files are gone, or None.
 
-        Raises CoordinationError.
+        Example: the group has recorded that the partition landed up to 200. The chain now ends at 150, because its last
+        file was removed. For a start at 180 this is 150 to 179. Raises CoordinationError.
         """
 
 
 @runtime_checkable
+class RememberingWriter(Protocol):
+    """Writer of a sink whose files tell that the topic was re-created."""
+
+    @property
+    def has_earlier_topic(self) -> bool:
+        """True if the newest files are of another topic of this name."""
+
+
+@runtime_checkable
 class CheckedSink(Protocol):
-    """A sink that can tell, before it is given anything, that it must not be used as it is configured."""
+    """Sink that can check its destination, such as a mounted volume, before it gets records."""
 
     async def check(self) -> None:
-        """Look at the destination. Raises ConfigError for what only another configuration heals, and RetriableSinkError
-        for what may pass; :meth:`Sink.open` looks again.
+        """Check that the destination can be used; :meth:`Sink.open` repeats this check.
+
+        Raises ConfigError for a fault of the configuration, RetriableSinkError for a fault that may pass.
         """
 
 
 class Sink(Protocol):
-    """One configured destination."""
+    """One configured destination of records. It makes a writer for each claimed partition."""
 
     async def open(self, claim: Claim) -> PartitionWriter:
-        """Prepare a partition (recover a chain, remove hidden leftovers). Raises SinkError, ConfigError."""
+        """Return the writer of a claimed partition.
+
+        A sink that lands files looks for the partition's newest files, and removes unpublished files of processes that
+        owned the partition before. Raises SinkError, ConfigError.
+        """
 
     async def close(self) -> None:
-        """Close what the sink itself holds; writers are flushed or abandoned before. Idempotent."""
+        """Release threads and memory. Writers must be flushed or abandoned before. Idempotent."""

@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose path it is (a sink's, or the quarantine's), and whether the volume that is there now is the one that was there before.
+"""Checks that a sink's path is its own, and the right volume is mounted.
 
-``_consumerd.json`` says whose a path is and holds a random id, its *root*. The group remembers the root of each sink
-(:class:`~consumerd.sinks.base.RootRegistry`), so that the folder that an unmounted volume leaves behind is not taken for a
-new path. The record on the disk is made first and made durable, then it is remembered:
+The file ``_consumerd.json`` names the cluster and the group of a path, and holds a random id, its *root*. The group
+records the root of each sink in ZooKeeper (:class:`~consumerd.sinks.base.RootRegistry`). So the empty folder that an
+unmounted volume leaves is not taken for a new path.
 
-* A crash in between leaves a path of ours that nobody remembers: the next start remembers it.
-* The other way round it would leave a memory of a root that was never made, and every start would wait for its volume.
+Example: sink ``lake`` has the path ``/data``. The first start writes root ``3f2a`` into ``/data/_consumerd.json`` and
+records it in ZooKeeper. Later the machine starts without the volume. ``/data`` has no ``_consumerd.json``, but root
+``3f2a`` is recorded, so the sink waits for the volume instead of landing files on the system disk.
 
-While the daemon runs the record is read again right before each name is made public (:meth:`ChainRoot.require`, in the
-thread that links). That need not be one step with the link: the hidden file and its final name are in one folder, so a
-volume that goes away between the two takes the hidden file with it, and the link fails.
+The file is written first and made durable, then the root is recorded:
+
+* A crash in between leaves a path of ours without a recorded root. The next start records it.
+* In the other order a crash would leave a recorded root without a path, and every start would wait for its volume.
+
+While the daemon runs, the file is read again before each file is published (:meth:`ChainRoot.require`, in the thread
+that links). A volume that is unmounted between this check and the link does no harm: hidden file and final name are in
+one folder, so the hidden file is gone, too, and the link fails.
 """
 
 from __future__ import annotations
@@ -40,7 +46,15 @@ _log = structlog.get_logger(__name__)
 
 
 class ChainRoot:
-    """One path, as this process has come to know it; ``whose`` is the path, for messages (the sink of ``context``)."""
+    """Identity of a sink's path: the volume, cluster and group that the path belongs to.
+
+    The path has a random id, its *root*, in the file ``_consumerd.json``, and ZooKeeper has it, too. An empty folder,
+    as an unmounted volume leaves it, does not have the root.
+
+    Args:
+        shared: True if all replicas use the path; False if each replica has a path of its own.
+        whose: owner of the path, for errors; None for the sink of ``context``.
+    """
 
     def __init__(
         self,
@@ -65,10 +79,14 @@ class ChainRoot:
         self._noting_fails = False
 
     async def check(self, next_file_id: Callable[[], FileId]) -> None:
-        """Make sure that the path is this cluster's and this group's, and the one it was before; make it so if it is new.
+        """Check that the path belongs to this group, and has the root recorded in ZooKeeper.
 
-        Raises ConfigError for a path that is somebody else's or lies within another, RetriableSinkError for one that
-        is not there.
+        The root is the random id in the path's file ``_consumerd.json``. A new path gets one, which is recorded. Raises
+        ConfigError for a path of another cluster or group, or within another path; RetriableSinkError if the volume is
+        not mounted.
+
+        Args:
+            next_file_id: Returns a new id for each attempt to write a file.
         """
         async with self._turn:
             try:
@@ -84,7 +102,10 @@ class ChainRoot:
                 ) from error
 
     def require(self) -> None:
-        """Raise RetriableSinkError unless the volume is the one that was checked. Blocks; raises OSError, too."""
+        """Raise RetriableSinkError unless the volume that :meth:`check` has seen is still mounted.
+
+        Reads the path's file ``_consumerd.json``. Blocks; raises OSError.
+        """
         found, known = find_root(self._files, self._path), self._known
         if found is None or known is None or found.root != known.root:
             raise RetriableSinkError(
@@ -93,18 +114,24 @@ class ChainRoot:
             )
 
     async def find_landed_end(self, partition: TopicPartition) -> LandedEnd | None:
-        """Return how far the group remembers that a partition was landed here. Raises CoordinationError."""
+        """Return the offset, recorded in ZooKeeper, up to which a partition has landed; or None.
+
+        None if nothing is recorded. Raises CoordinationError.
+        """
         if self._registry is None or self._known is None:
             return None
         noted = await self._registry.find_landed_end(self._known.root, partition)
         try:
             return None if noted is None else LandedEnd.parse(noted)
-        except MalformedRecord as error:  # it is evidence, and nothing depends on there being any
+        except MalformedRecord as error:  # without it a removed file goes unnoticed, and nothing else is lost
             _log.info("landed_end_unreadable", sink=self._context.sink_name, partition=str(partition), error=str(error))
             return None
 
     async def note_landed_end(self, partition: TopicPartition, end: LandedEnd) -> None:
-        """Have the group remember how far a partition was landed; a failure is told once, and costs evidence only."""
+        """Record in ZooKeeper the offset up to which a partition has landed.
+
+        Failures are only logged.
+        """
         if self._registry is None or self._known is None:
             return
         try:
@@ -121,6 +148,7 @@ class ChainRoot:
             self._noting_fails = False
 
     async def _get_acquainted(self, file_id: FileId) -> RootRecord:
+        """Compare the path's random id with the recorded one; create and record a new one."""
         context, registry = self._context, self._registry
         if self._nameless:
             self._nameless = False
@@ -141,7 +169,11 @@ class ChainRoot:
         return found
 
     def _look(self, recorded: str | None, file_id: FileId) -> RootRecord:
-        """Return the path's record, which is made if there is none and there never was. Blocks; raises OSError, too."""
+        """Return the content of the path's ``_consumerd.json``.
+
+        Creates the file if there is none, and ZooKeeper has no id of the path. Blocks; raises OSError, ConfigError,
+        RetriableSinkError.
+        """
         context = self._context
         found = find_root(self._files, self._path)
         if found is None and recorded is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sink behind ``jsonl`` and ``parquet``: what their settings share, and how a partition is opened."""
+"""Base class of the sinks ``jsonl`` and ``parquet``, which land files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from consumerd.sinks.options import ChainOptions
 
 
 class ChainSink:
-    """Lands each partition in a chain of files below one path."""
+    """Sink that lands each partition in a chain of files below one path.
+
+    Each file of a chain begins at the offset where the one before ends. Subclasses give the file format.
+    """
 
     def __init__(
         self,
@@ -37,16 +40,26 @@ class ChainSink:
         )
 
     async def check(self) -> None:
-        """See CheckedSink: whose path is it?"""
-        await self._store.check_root()
+        """Check the sink's path: its cluster, its group, and its volume.
+
+        Initializes a new path. Raises ConfigError for a path of another cluster or group, or within another sink's
+        path; RetriableSinkError if the volume is missing, or the path or ZooKeeper cannot be read.
+        """
+        await self._store.root.check(self._store.next_file_id)
 
     async def open(self, claim: Claim) -> ChainWriter:
-        """See Sink: check whose path it is, then find the partition's chain. Raises IncarnationChanged, too."""
-        await self._store.check_root()
+        """Check the path, find the partition's newest files, and return the partition's writer.
+
+        Raises SinkError, ConfigError, and IncarnationChanged if the topic was re-created.
+        """
+        await self._store.root.check(self._store.next_file_id)
         writer = ChainWriter(self._store, claim)
         await writer.recover()
         return writer
 
     async def close(self) -> None:
-        """See Sink."""
+        """Release threads and memory. Idempotent.
+
+        Writers must be flushed or abandoned before.
+        """
         await self._store.close()

@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all chain writers of one sink share: the path and whose it is, the format, limits, threads and memory."""
+"""Path, file format, limits, threads and memory that all writers of one file sink share.
+
+Memory: writers report how many bytes they hold, and the store adds them to the process's memory account. If all writers
+together hold more than ``buffer_bytes``, the store lets the largest ones write records to their files (*spill*).
+
+Example: ``buffer_bytes`` is 64 MiB. Ten writers hold 60 MiB when the eleventh takes a batch of 6 MiB. The writer with
+the most bytes to spill, say 8 MiB, writes them as a row group, and 58 MiB are left.
+"""
 
 from __future__ import annotations
 
@@ -15,42 +22,55 @@ from consumerd.aio.threads import WorkThreads
 from consumerd.landing.chain import ChainRecord, FileId, FileMetadata, FileSummary, LandedEnd, data_name
 from consumerd.landing.filesystem import FileSystem
 from consumerd.landing.publish import Chain, HiddenFile, Outcome, find_chain, prepare_chain
-from consumerd.model import TopicPartition
+from consumerd.model import Incarnation, TopicPartition
 from consumerd.sinks.base import SinkContext
 from consumerd.sinks.chain_root import ChainRoot
 from consumerd.sinks.files import FileFormat, OpenFile
 from consumerd.wire.records import RecordBatch
 
 _THREADS: Final = 4
+"""Number of a sink's threads, and of batches that it encodes at the same time."""
 _CLOSE_S: Final = 5.0
+"""Longest time, in seconds, that closing waits for the threads."""
 _KEPT_PART: Final = 2
-"""One part in so many of what writers may hold is for what they cannot write out before their files end."""
+"""Divisor of ``buffer_bytes``: the quotient, a half, is for bytes that stay until files end (``Held.kept``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a writer keeps in memory: ``total`` bytes, of which ``kept`` until its file ends, whatever it writes out."""
+    """Memory that one writer of a sink holds, in bytes.
+
+    Attributes:
+        total: all of it.
+        kept: the part of ``total`` that stays in memory until the file ends, such as Parquet's footer.
+    """
 
     total: int
     kept: int
 
 
 class BufferingWriter(Protocol):
-    """A writer that keeps bytes in memory."""
+    """Writer that can spill: write the records held in memory to its file."""
 
     @property
     def busy(self) -> bool:
-        """Whether it is in the middle of something, which may take as long as its claim is paused."""
+        """True while a call of the writer runs or waits for a paused claim."""
 
     async def spill(self) -> bool:
-        """Write what is held to the file; return False if that failed. Raises nothing."""
+        """Write the records held in memory to the file, to free memory.
+
+        Returns False if that failed. Raises nothing.
+        """
 
 
 _NOTHING: Final = Held(0, 0)
 
 
 class ChainStore:
-    """One sink's path. Attributes are read by its writers; they change nothing but through the methods."""
+    """Path, format, threads and memory that all writers of one file sink share.
+
+    Writers only read the attributes.
+    """
 
     def __init__(
         self,
@@ -73,7 +93,7 @@ class ChainStore:
         self.writer_id = context.writer_id
         self.cluster_id = context.cluster_id
         self.threads = threads or WorkThreads(name=f"sink-{context.sink_name}", count=_THREADS)
-        self._root = ChainRoot(context, path=path, shared=shared, files=files, threads=self.threads)
+        self.root = ChainRoot(context, path=path, shared=shared, files=files, threads=self.threads)
         self._context = context
         self._attempts = itertools.count(1)
         self._held: dict[BufferingWriter, Held] = {}
@@ -82,26 +102,37 @@ class ChainStore:
         self._threads_charged = 0
         self._encoding = asyncio.Semaphore(_THREADS)
 
-    async def check_root(self) -> None:
-        """See ChainRoot.check."""
-        await self._root.check(self.next_file_id)
+    def find_chain(self, partition: TopicPartition, topic: Incarnation | None = None) -> Chain | None:
+        """Return a partition's newest chain of landed files; None without one. Blocks.
 
-    def find_chain(self, partition: TopicPartition) -> Chain | None:
-        """Find a partition's newest chain, on the volume that belongs here. Blocks; raises as ``publish.find_chain``."""
-        self._root.require()
+        With ``topic``, the newest one of that topic.
+
+        Raises RetriableSinkError if the volume is not mounted, or files are damaged; ConfigError for files of another
+        sink format; OSError.
+        """
+        self.root.require()
         found = find_chain(
             self.files,
             self.path,
             partition,
             extension=self.format.extension,
             read_metadata=self.format.read_metadata,
+            topic=topic,
         )
-        self._root.require()  # what was not found may have been unmounted meanwhile
+        self.root.require()  # again, because a volume unmounted during the search looks like a missing chain
         return found
 
     def prepare_chain(self, partition: TopicPartition, *, number: int, record: ChainRecord) -> tuple[Path, HiddenFile]:
-        """Make a chain's folders and its record, still hidden. Blocks; raises OSError, RetriableSinkError."""
-        self._root.require()
+        """Create the folders of a new chain, and its unpublished record. Blocks.
+
+        A chain's record is its file ``_chain.json``. Returns the chain's folder and that file under its hidden name.
+        Raises OSError, RetriableSinkError.
+
+        Args:
+            number: Number among the partition's chains, from 1.
+            record: Content of the file.
+        """
+        self.root.require()
         return prepare_chain(
             self.files,
             self.path,
@@ -113,25 +144,31 @@ class ChainStore:
         )
 
     def finish(self, file: OpenFile, metadata: FileMetadata) -> None:
-        """Complete a file, on the volume that belongs here. Blocks; raises OSError, and RetriableSinkError with nothing
-        done.
+        """Complete a file with its metadata, and make it durable. Blocks.
+
+        Raises OSError; RetriableSinkError, without a change, if the checked volume is not mounted.
         """
-        self._root.require()
+        self.root.require()
         file.finish(metadata)
 
     def publish(self, file: OpenFile | HiddenFile) -> Outcome:
-        """Publish a file, on the volume that belongs here. Blocks; raises OSError, and RetriableSinkError with nothing
-        done.
+        """Give a durable file its final name. Blocks.
+
+        Returns PUBLISHED; or TAKEN if another file has the name, or a later owner has removed this file. Raises
+        OSError; RetriableSinkError, without a change, if the checked volume is not mounted.
         """
-        self._root.require()
+        self.root.require()
         return file.publish()
 
     def next_file_id(self) -> FileId:
-        """Name an attempt at a file, as no other attempt of any process is named."""
+        """Return an id for an attempt to write a file, unique among all processes."""
         return FileId(f"{self.writer_id}-{next(self._attempts)}")
 
     def open_file(self, chain: Chain, partition: TopicPartition) -> OpenFile:
-        """Prepare the file at a chain's end; nothing is on the disk yet."""
+        """Return the next file of a chain, named by the chain's end.
+
+        It is created on disk with its first batch.
+        """
         if not self._threads_charged:
             self._threads_charged = _THREADS * self.format.thread_bytes
             self._context.charge(self._threads_charged)
@@ -144,7 +181,13 @@ class ChainStore:
     def describe(
         self, chain: Chain, partition: TopicPartition, summary: FileSummary, file: OpenFile, *, sealed: bool = False
     ) -> FileMetadata:
-        """Return the metadata of a file that is complete, or of the chain's seal."""
+        """Return the metadata of a complete file of a chain.
+
+        Args:
+            chain: The chain before this file.
+            summary: Counts, offsets and gaps of the file's records.
+            sealed: True for a seal: a file without records, which ends the chain.
+        """
         return summary.describe(
             partition,
             writer=file.file_id,
@@ -155,24 +198,32 @@ class ChainStore:
             sealed=sealed,
         )
 
-    async def find_landed_end(self, partition: TopicPartition) -> LandedEnd | None:
-        """See ChainRoot."""
-        return await self._root.find_landed_end(partition)
-
     async def note_landed_end(self, chain: Chain, partition: TopicPartition) -> None:
-        """Have the group remember where a chain ends, now that it is durable."""
+        """Record in ZooKeeper the offset up to which a partition has landed: the chain's end.
+
+        Failures are only logged.
+        """
         record = chain.record
         end = LandedEnd(incarnation=record.incarnation, chain=chain.number, origin=record.origin, next_offset=chain.end)
-        await self._root.note_landed_end(partition, end)
+        await self.root.note_landed_end(partition, end)
 
     def report_published(self, chain: Chain, summary: FileSummary, file: OpenFile) -> None:
-        """Tell whoever measures; ``chain`` as it was before."""
+        """Report a published file to the hooks, for metrics.
+
+        Args:
+            chain: The chain as it was before the file.
+            summary: Counts, offsets and gaps of the file's records.
+        """
         path = chain.folder / data_name(summary.position, self.format.extension)
         name = str(path.relative_to(self.path))
         self._context.hooks.file_published(self._context.sink_name, name=name, records=summary.count, size=file.size)
 
     def note_filling(self, writer: BufferingWriter, *, filling: bool) -> None:
-        """Note whether a writer has a file that is being filled, and tell whoever measures."""
+        """Note that a writer has an open file now, or none.
+
+        Args:
+            filling: True if this writer has an open file now. The number of open files is reported to the hooks.
+        """
         before = len(self._filling)
         if filling:
             self._filling.add(writer)
@@ -185,9 +236,11 @@ class ChainStore:
 
     @asynccontextmanager
     async def room_to_encode(self, batch: RecordBatch) -> AsyncIterator[None]:
-        """Let as many batches be encoded at a time as there are threads, and charge what that takes.
+        """Wait until a thread is free to encode ``batch``; count the memory that encoding takes.
 
-        To be entered by no writer that is in the middle of something. Unbounded: it is the disk's pace. Cancel freely.
+        The memory is counted in the process's memory account until the block ends. Enter the block before the writer's
+        own lock, so that a writer that waits here can still be spilled. Has no time limit, because the wait depends on
+        the disk. May be cancelled.
         """
         async with self._encoding:
             size = batch.size_bytes * self.format.working_copies
@@ -199,7 +252,7 @@ class ChainStore:
                 self._context.charge(-size)
 
     def charge(self, writer: BufferingWriter, held: Held) -> None:
-        """Note what a writer keeps in memory now, and charge the process's account with the difference."""
+        """Set the memory that a writer holds; add the difference to the process's memory account."""
         before = self._held.pop(writer, _NOTHING)
         if held.total:
             self._held[writer] = held
@@ -209,25 +262,27 @@ class ChainStore:
             self._context.charge(difference)
 
     def is_overgrown(self, kept_bytes: int) -> bool:
-        """Tell whether a file keeps more than its share of what all of them may: only its end frees that."""
+        """Return True if a file keeps more memory than its share, so it must end.
+
+        ``kept_bytes`` is the file's ``Held.kept``: memory that stays until the file ends. Example: with
+        ``buffer_bytes`` 64 MiB and 16 writers the share is 2 MiB.
+        """
         return kept_bytes > self._context.buffer_bytes // (_KEPT_PART * max(1, len(self._held)))
 
     def report_overgrown(self) -> None:
-        """Tell whoever measures that a file ended early for what it kept."""
+        """Report to the hooks that a file was ended early to free memory, for metrics."""
         self._context.hooks.sink_relieved(self._context.sink_name, "file")
 
     async def _relieve(self) -> None:
-        """While the writers together hold more than they may, let the one that can write out most do so.
-
-        One that is busy is left alone: it may be publishing, which frees all that it holds.
-        """
+        """While writers hold more than ``buffer_bytes``, spill the one with the most spillable bytes."""
+        # busy writers are skipped: one that publishes frees all its memory anyway
         while self._held_total > self._context.buffer_bytes:
             idle = [writer for writer in self._held if not writer.busy]
             largest = max(idle, key=self._spillable, default=None)
             if largest is None or not self._spillable(largest):
                 return
             if not await largest.spill():
-                return  # it tells its own pipeline
+                return  # the writer will report the failure to its own pipeline
             self._context.hooks.sink_relieved(self._context.sink_name, "row_group")
 
     def _spillable(self, writer: BufferingWriter) -> int:
@@ -235,7 +290,7 @@ class ChainStore:
         return held.total - held.kept
 
     async def close(self) -> None:
-        """End the threads. Idempotent, bounded."""
+        """End the threads, waiting a limited time for their work. Idempotent."""
         await self.threads.close(timeout_s=_CLOSE_S)
         self._context.charge(-self._threads_charged)
         self._threads_charged = 0

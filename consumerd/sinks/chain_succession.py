@@ -1,24 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of a partition's chains is the one to write to, and how the next one begins.
+"""Seals a partition's chain, and begins or joins the next one.
 
-A chain ends for good by a seal, and begins by its record; both are names that only one writer can take. In order:
+A *seal* is a data file without records at a chain's end. While it is there, no other file can get that name, so no
+writer can add to the chain. A chain begins with its record, ``_chain.json``. The steps are::
 
-    seal chain n at its end  ->  publish ``_chain.json`` of chain n+1  ->  write there
+    seal chain n at its end  ->  publish the record of chain n+1  ->  write there
 
-each published as everything is: written, synced, the claim confirmed, linked, the folder synced. What may come between:
+Seal and record are published as data files are: written, synced, the claim confirmed, linked, the folder synced. So
+only one writer can take each name.
 
-* The seal's name is taken by a data file: a stalled writer has published, and the chain's end has moved. The chains are
-  looked at again. An operator's request says where to go on, whatever has landed, and so do a truncation that was found
-  and a topic that was made again: the seal goes to the new end. Any other wish rested on the old end:
-  whoever asked for it looks again (RetriableSinkError, and a new writer is opened).
-* Its name is taken by another seal: the chain is over, which is all that was wanted.
-* A crash after the seal: whoever claims the partition next finds a chain that is sealed and has no successor, and begins
-  the one that it is told to begin, or, told nothing, one that goes on at the seal (reason ``sealed``).
-* The record's name is taken: another writer has begun chain n+1. Whether it is joined: :meth:`ChainSuccession._joins`.
+Example: chain 1 ends at 100, and the operator moves the partition to 500. The writer publishes the seal
+``chain=1/00000000000000000100.parquet``, then ``chain=2/_chain.json`` with origin 500, and then writes
+``chain=2/00000000000000000500.parquet``.
 
-A writer that stalled anywhere in this and wakes up late finds each of its names taken, or its hidden file removed by the
-claim that came after, or it does the very thing that whoever comes next would have to do: a seal without a successor is
-such a thing. It can never add to a sealed chain.
+What may happen in between:
+
+* The seal's name is taken by a data file: an earlier owner, stalled until now, has published 100-149, and the chain's
+  end is 150. The chains are read again. After an operator's request, a truncation or a topic re-creation the seal goes
+  to 150, because these do not depend on the end. Any other start was decided upon the end 100: RetriableSinkError, and
+  the pipeline opens a new writer and decides again.
+* The seal's name is taken by another seal: the chain is sealed, which was the aim.
+* A crash after the seal: the next owner finds a sealed chain without a successor. It begins the chain that its start
+  asks for, or else one that begins at the seal (reason ``sealed``).
+* The record's name is taken: another writer has begun chain n+1. :meth:`ChainSuccession._joins` decides whether to
+  write there.
+
+A writer that stalls during these steps and wakes up late can do no harm. Either a name that it wants is taken, or its
+hidden file has been removed by the next owner, or it makes a seal that the next owner would have to make anyway. It can
+never add to a sealed chain.
 """
 
 from __future__ import annotations
@@ -31,7 +40,7 @@ from consumerd.errors import IncarnationChanged, LocalProtocolError, OwnershipLo
 from consumerd.landing.chain import SEALED, ChainRecord, FileSummary
 from consumerd.landing.failures import describe_failure
 from consumerd.landing.publish import Chain, Outcome, sync_upwards
-from consumerd.model import Claim, Incarnation
+from consumerd.model import Claim
 from consumerd.sinks.base import Start
 from consumerd.sinks.chain_store import ChainStore
 from consumerd.sinks.confirming import confirm_claim
@@ -39,47 +48,70 @@ from consumerd.sinks.confirming import confirm_claim
 T = TypeVar("T")
 
 _ATTEMPTS: Final = 8
+"""Number of times that another writer may take a name before :meth:`ChainSuccession.begin` fails."""
 
 
 class ChainSuccession:
-    """The chains of one partition, as the holder of one claim may change them."""
+    """Seals a partition's newest chain of landed files and begins the next, under one claim.
+
+    A seal is an empty file at a chain's end, after which the chain cannot grow. A partition gets a new chain, for
+    example, after an operator's request, a truncation of its log or a topic re-creation.
+    """
 
     def __init__(self, store: ChainStore, claim: Claim) -> None:
         self._store = store
         self._claim = claim
 
     def look(self) -> Chain | None:
-        """Find the newest chain and remove what others left half done. Blocks; raises OSError, SinkError, ConfigError."""
+        """Return the partition's newest chain of files, None without one. Blocks.
+
+        Also removes unpublished files of processes that owned the partition before. Raises OSError, SinkError,
+        ConfigError.
+        """
         return self._store.find_chain(self._claim.partition)
 
+    def look_back(self) -> Chain | None:
+        """Return the newest chain of the claimed topic, None without one. Blocks.
+
+        A newer chain may be of another topic of this name: a broker that is out of date may have told the id of a
+        deleted topic once more. Raises as :meth:`look`.
+        """
+        return self._store.find_chain(self._claim.partition, self._claim.incarnation)
+
     def is_current(self, chain: Chain) -> bool:
-        """Tell whether a chain is of the topic as it was when it was claimed."""
-        return chain.record.incarnation.czxid == self._claim.incarnation.czxid
+        """Return True if a chain has records of the claimed topic's incarnation.
+
+        False if they are of a deleted topic with the same name.
+        """
+        return chain.record.incarnation.is_same_topic(self._claim.incarnation)
 
     def goes_on(self, chain: Chain, start: Start) -> bool:
-        """Tell whether a start that was decided upon with this chain as the newest one goes on in it."""
+        """Return True if a writer with this start continues ``chain``.
+
+        False means that it has to begin a new chain. ``chain`` must be the partition's newest.
+        """
         if chain.sealed or not self._holds(chain, start):
             return False
         return not start.new_chain or _was_begun_for(chain, start)
 
     def _holds(self, chain: Chain, start: Start) -> bool:
-        """Tell whether a chain's offsets mean the records that the log has there now."""
-        return chain.record.incarnation == Incarnation(self._claim.incarnation.czxid, start.truncation)
+        """Return True if a chain's incarnation and truncation are the log's current ones."""
+        return chain.record.incarnation == self._claim.incarnation.truncated(start.truncation)
 
     def check_line(self, known: Chain, found: Chain) -> None:
-        """Return if a writer of ``known`` may go on in ``found``, which is the newest chain now.
+        """Check that a writer of chain ``known`` may continue with ``found``.
 
-        It may if ``found`` is that chain, or goes on behind its seal. Else the one who began it knew something that this
-        writer does not: IncarnationChanged (the topic was made again), OwnershipLost (the log has lost its end, or an
-        operator wants to go on elsewhere; what this writer has read and acknowledged says nothing about that chain, so
-        its claim is of no use any more, even if it still stands: it is made anew, and starts where the chain ends).
+        ``found`` is the newest chain on disk. The writer may continue if it is the same chain, or begins where
+        ``known`` was sealed. Otherwise another writer has begun ``found`` for a reason that this writer does not know:
+        IncarnationChanged is raised if the topic was created again, OwnershipLost if the log was truncated or an
+        operator has moved the position. The partition is then claimed again, and starts at the end of ``found``.
         """
         if found.number == known.number:
             return
-        if found.record.incarnation.czxid > known.record.incarnation.czxid:
+        if found.record.incarnation.is_later_topic(known.record.incarnation) is not False:
             raise IncarnationChanged(
-                f"{self._claim.partition}: {found.folder} is of the topic's incarnation {found.record.incarnation}, this "
-                f"claim is of {self._claim.incarnation}"
+                f"{self._claim.partition}: {found.folder} is of the topic's incarnation {found.record.incarnation}, "
+                f"this claim is of {self._claim.incarnation}"
             )
         if not found.record.continues(known.record):
             raise OwnershipLost(
@@ -88,10 +120,15 @@ class ChainSuccession:
             )
 
     async def begin(self, newest: Chain | None, start: Start) -> Chain:
-        """Begin the next chain as ``start`` says, or join the one that another writer has begun.
+        """Begin the partition's next chain of files; return it.
 
-        ``newest`` is the chain that the start was decided upon, None if there was none; it is not one that the start
-        goes on in. Waits as long as the lease pauses. Raises OwnershipLost, IncarnationChanged, RetriableSinkError.
+        If another writer has begun one meanwhile for the same reason, that chain is returned. Waits while the lease is
+        paused.
+
+        Args:
+            newest: the newest chain when the start was decided, or None. The start does not continue this chain.
+
+        Raises OwnershipLost, IncarnationChanged, RetriableSinkError.
         """
         for _ in range(_ATTEMPTS):
             self._check_truncation(newest, start)
@@ -107,23 +144,34 @@ class ChainSuccession:
         raise RetriableSinkError(f"{self._claim.partition}: others keep opening chains below {self._store.path}")
 
     def _check_truncation(self, newest: Chain | None, start: Start) -> None:
-        """Raise RetriableSinkError if another writer has met a later end of the log: the start knows nothing of it."""
+        """Raise RetriableSinkError if the newest chain is of a later truncation than the start."""
         if newest is not None and self.is_current(newest) and start.truncation < newest.record.incarnation.truncation:
             raise RetriableSinkError(
-                f"{self._claim.partition}: {newest.folder} is of incarnation {newest.record.incarnation}, the start is of truncation "
-                f"{start.truncation}; looking again"
+                f"{self._claim.partition}: {newest.folder} is of incarnation {newest.record.incarnation}, "
+                f"the start is of truncation {start.truncation}; looking again"
             )
 
     def _joins(self, seen: Chain | None, found: Chain, start: Start) -> bool:
-        """Decide, after a name was taken, whether to write to the newest chain; False: to begin the next one all the same.
+        """Return True to write to the newest chain, False to begin another one.
 
-        A chain that was begun for the same wish is joined, and so is one that ends no lower than where a plain start
-        would begin (it wins, as it would at the next claim), or that goes on behind the seal that was seen. A wish that has
-        an id, a truncation, and a topic made again, begin their chain whatever else has happened. Raises RetriableSinkError
-        for any other wish that was decided upon something that is no longer so.
+        Called after another writer has taken a name.
+
+        ===========================  ===============================================================================
+        start                        newest chain, ``found``
+        ===========================  ===============================================================================
+        any                          of an earlier incarnation or truncation: another one
+        new chain, with a request    begun by the same request and not sealed: join; otherwise: another one
+        new chain, without request   unchanged since ``seen``: another one
+        no new chain                 ends at or above the start, or begins at the seal of ``seen``: join, or another
+                                     one if it is sealed, too
+        ===========================  ===============================================================================
+
+        In all other cases the start was decided upon a chain that has changed: raises RetriableSinkError. Raises
+        IncarnationChanged if ``found`` is of a later incarnation. Topic ids do not tell that: another chain is begun
+        then, before which the claim is confirmed.
         """
         if not self.is_current(found):
-            if found.record.incarnation.czxid > self._claim.incarnation.czxid:
+            if found.record.incarnation.is_later_topic(self._claim.incarnation):
                 raise IncarnationChanged(f"{self._claim.partition}: {found.folder} is of a later incarnation")
             return False
         self._check_truncation(found, start)
@@ -149,7 +197,7 @@ class ChainSuccession:
             origin, reason, request_id = newest.end, SEALED, newest.record.request_id
         return ChainRecord(
             origin=origin,
-            incarnation=Incarnation(self._claim.incarnation.czxid, start.truncation),
+            incarnation=self._claim.incarnation.truncated(start.truncation),
             extension=self._store.format.extension,
             reason=reason,
             writer=self._store.writer_id,
@@ -158,7 +206,7 @@ class ChainSuccession:
         )
 
     async def _seal(self, chain: Chain) -> bool:
-        """End a chain where it ends; False if that name is taken."""
+        """Publish a seal at a chain's end; return False if the name is taken."""
         store = self._store
         file = store.open_file(chain, self._claim.partition)
         metadata = store.describe(chain, self._claim.partition, FileSummary(chain.end), file, sealed=True)
@@ -171,7 +219,7 @@ class ChainSuccession:
             self._throw_away(file.discard)
 
     async def _publish_record(self, newest: Chain | None, start: Start) -> Chain | None:
-        """Begin the chain after ``newest``; None if there is one of that number."""
+        """Publish the record of the next chain; return None if it exists already."""
         store = self._store
         number = 1 if newest is None else newest.number + 1
         record = self._plan_record(newest, start)
@@ -203,7 +251,7 @@ class ChainSuccession:
         return Chain(number=number, folder=folder, record=record, end=record.origin)
 
     def _throw_away(self, discard: Callable[[], None]) -> None:
-        with contextlib.suppress(LocalProtocolError):  # the sink is closed: the next claim removes it
+        with contextlib.suppress(LocalProtocolError):  # the sink is closed; the next claim removes the file
             self._store.threads.post(discard)
 
     async def _do(self, doing: str, work: Callable[[], T]) -> T:
@@ -215,16 +263,23 @@ class ChainSuccession:
 
 
 def expect_chain(known: Chain | None, found: Chain | None, claim: Claim) -> None:
-    """Raise RetriableSinkError if what is found is less than what was there: chains only grow."""
+    """Raise RetriableSinkError if a partition's newest chain is older or shorter than before.
+
+    Then files were removed, or the volume was unmounted.
+
+    Args:
+        known: The chain as it was when last read; None without one.
+        found: The chain as it is on disk now; None without one.
+    """
     if known is None or (found is not None and (found.number, found.end) >= (known.number, known.end)):
         return
     place = "no chain" if found is None else f"{found.folder} up to {found.end}"
     raise RetriableSinkError(
-        f"{claim.partition}: expected {known.folder} up to {known.end}, found {place}; was the volume unmounted, or the "
-        "path cleaned?"
+        f"{claim.partition}: expected {known.folder} up to {known.end}, found {place}; "
+        "was the volume unmounted, or the path cleaned?"
     )
 
 
 def _was_begun_for(chain: Chain, start: Start) -> bool:
-    """Tell whether a chain was begun by the very request of this start, whose outcome was not heard of or not committed."""
+    """Return True if an earlier attempt at the start's request has begun this chain."""
     return start.request_id is not None and chain.record.request_id == start.request_id

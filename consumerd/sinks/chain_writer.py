@@ -1,19 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The writer behind every sink that lands files: one chain, one partition, one claim.
+"""Writes one partition's chain of files, for one claim.
 
-Life of a file: opened with the first batch that moves the position, filled, and rolled when it is large enough, when
-``roll_ms`` have passed since its first batch, or when the pipeline flushes. Publishing is always
+Used by every sink that lands files. ``chain_succession`` begins and seals chains, ``files`` writes one file, and
+``landing.publish`` links it to its name.
 
-    finish (write, fsync the file and its metadata) -> ``claim.confirm()`` -> link -> fsync the folder -> acknowledge
+Publishing
+    A file is opened with the first batch, filled, and published when it is large enough, ``roll_ms`` after its first
+    batch, or when the pipeline flushes::
 
-The claim is asked on the loop, the link happens in a thread, and any time may pass in between; ``publish`` tells why
-that is harmless. When an await is cancelled, its step may still be running: the file is doomed at once, which stops a
-link that has not begun, and whether one that had begun went through is seen when the chain's end is read again.
+        finish (write, fsync the file and its metadata) -> claim.confirm() -> link -> fsync the folder -> acknowledge
 
-Positions: ``_chain.end`` is the name of the next file; ``_acknowledged`` is what may be committed, above the former only
-while offsets that somebody else has consumed wait to be recorded; ``_next`` is where the next batch must start.
-A failed file takes everything back to ``_acknowledged`` and leaves the writer *stale*: it reads the chain's end again
-before it goes on, since a link that failed to report may have happened.
+    ``claim.confirm()`` runs on the event loop, and the link in a thread, so the claim may be lost in between. That is
+    harmless: the link fails if another writer has taken the name (``landing.publish``).
+
+Positions
+    ``_chain.end``     the chain's end, which is also the name of the next file.
+    ``_acknowledged``  the position that may be committed. It is above the chain's end only if the start was: then the
+                       gap between the two is recorded in the next file.
+    ``_next``          the offset at which the next batch must start.
+
+    Example: the chain ends at 100. After batches up to 180 and 250, ``_chain.end`` and ``_acknowledged`` are 100, and
+    ``_next`` is 250. Publishing gives the file ``00000000000000000100.parquet``, and all three are 250.
+
+Failures
+    If a step fails, the file is discarded, and ``_next`` goes back to ``_acknowledged``: 100 in the example. The writer
+    is then *stale*. It reads the chain's end from disk before it continues, because a link whose outcome is unknown may
+    have succeeded; the end is then 250.
+
+    If an await is cancelled, its step may still be running in a thread. Dooming the file at once prevents a link that
+    has not begun. One that has begun is found when the chain's end is read again.
 """
 
 from __future__ import annotations
@@ -46,16 +61,23 @@ from consumerd.wire.records import RecordBatch
 T = TypeVar("T")
 
 CLEAN_UP_S: Final = 5.0
+"""Longest time, in seconds, that :meth:`ChainWriter.abandon` takes."""
 
 
 class ChainWriter:
-    """See the module's docstring, and ``sinks.base.PartitionWriter`` for what each call promises."""
+    """Lands the records of one partition in a chain of files, under one claim.
+
+    Each file of a chain begins at the offset where the one before ends. Implements ``base.PartitionWriter``, which
+    describes the methods.
+    """
 
     def __init__(self, store: ChainStore, claim: Claim) -> None:
         self._store = store
         self._claim = claim
         self._chains = ChainSuccession(store, claim)
         self._chain: Chain | None = None
+        self._former: Chain | None = None
+        """Newest chain of the claimed topic, if a newer one is of another topic of this name."""
         self._acknowledged = 0
         self._next = 0
         self._skipped = GapReason.CONSUMED_ELSEWHERE
@@ -67,41 +89,62 @@ class ChainWriter:
         self._stale = False
         self._failure: RetriableSinkError | None = None
         self._trash: list[OpenFile] = []
-        # calls of the pipeline come one by one; a spill, asked for by another partition's writer, comes in between
+        # the pipeline's calls do not overlap, but a spill, which another partition's writer requests, may come between
         self._turn = asyncio.Lock()
 
     # -- the port
 
     @property
     def resume_position(self) -> int | None:
-        """The chain's end; None if there is none for this incarnation of the topic."""
+        """Offset after the partition's last landed file; None without files.
+
+        Files of a deleted topic with the same name do not count.
+        """
         chain = self._find_current()
         return None if chain is None else chain.end
 
     @property
     def request_id(self) -> str | None:
-        """See PartitionWriter."""
+        """Id of the operator's request that began the newest chain; None without one.
+
+        ``consumerd offsets set`` makes such a request, to move the partition's position.
+        """
         chain = self._find_current()
         return None if chain is None else chain.record.request_id
 
     @property
     def truncation(self) -> int:
-        """See RecallingWriter."""
+        """Number of the log's truncations (unclean leader elections) when the newest chain was begun.
+
+        0 without a chain.
+        """
         chain = self._find_current()
         return 0 if chain is None else chain.record.incarnation.truncation
 
+    @property
+    def has_earlier_topic(self) -> bool:
+        """True if the newest chain of files is of another topic of this name."""
+        return self._chain is not None and not self._chains.is_current(self._chain)
+
     async def recover(self) -> None:
-        """Find the partition's chain and remove what others left half done. Raises SinkError, ConfigError,
-        IncarnationChanged.
+        """Find the partition's newest chain of files; remove unpublished files of former owners.
+
+        A former owner is a process that has held the partition before and died, or lost it. Raises SinkError,
+        ConfigError, IncarnationChanged.
         """
         self._chain = await self._do("find the chain", self._chains.look)
-        if self._chain is not None and self._chain.record.incarnation.czxid > self._claim.incarnation.czxid:
+        if self._chain is None:
+            return
+        is_later = self._chain.record.incarnation.is_later_topic(self._claim.incarnation)
+        if is_later:
             await self._refuse_later(self._chain)
+        if is_later is None:  # topic ids do not tell: the claimed topic may have files below
+            self._former = await self._do("find the topic's chain", self._chains.look_back)
 
     async def _refuse_later(self, chain: Chain) -> NoReturn:
-        """The chain is of a later incarnation than the claim: either the topic was made again since the claim, or
-        ZooKeeper does not remember making that topic, and claiming again would change nothing.
-        """
+        """Raise the error for a chain of a later incarnation than the claim's."""
+        # if the topic was re-created after the claim, this raises IncarnationChanged; else ZooKeeper has lost data, and
+        # claiming again would not help
         await confirm_claim(self._claim)
         raise PermanentSinkError(
             f"{chain.folder} is of incarnation {chain.record.incarnation} of the topic, which is later than "
@@ -110,9 +153,13 @@ class ChainWriter:
         )
 
     async def find_missing(self, position: int) -> Gap | None:
-        """See RecallingWriter. What is missing of a partition without any chain begins at the origin of the one it had."""
-        landed, chain = await self._store.find_landed_end(self._claim.partition), self._find_current()
-        if landed is None or landed.incarnation.czxid != self._claim.incarnation.czxid:
+        """Return the range of offsets below ``position`` that had landed and whose files are gone.
+
+        None if there are none. Example: ZooKeeper says that the partition had landed up to 200, and the last file on
+        disk ends at 150. For position 180 this is 150 to 179. Raises CoordinationError.
+        """
+        landed, chain = await self._store.root.find_landed_end(self._claim.partition), self._find_current()
+        if landed is None or not landed.incarnation.is_same_topic(self._claim.incarnation):
             return None
         number, end = (0, landed.origin) if chain is None else (chain.number, chain.end)
         missing = landed.find_missing(chain=number, end=end)
@@ -121,10 +168,12 @@ class ChainWriter:
         return replace(missing, end=min(missing.end, position))
 
     async def start(self, start: Start) -> None:
-        """See PartitionWriter; begins the chain if there is none for this incarnation, or if a new one is asked for.
+        """Set the position of the first record to write.
 
-        Raises PermanentSinkError for a position below the chain's end, RetriableSinkError besides when another writer was
-        at work meanwhile: what the start was decided upon is no longer so, and a new writer is to be opened.
+        Begins a chain of files if there is none, if ``start.new_chain`` is set, or if the log was truncated. Raises
+        PermanentSinkError for a position below the end of a chain that the start continues; RetriableSinkError if a
+        step failed, or another writer has changed the chain on which the start was based. The pipeline then opens a new
+        writer.
         """
         async with self._turn:
             if self._file is not None or self._stale:
@@ -135,7 +184,8 @@ class ChainWriter:
                 chain = await self._chains.begin(chain, start)
             elif start.position < chain.end and not start.new_chain:
                 raise PermanentSinkError(
-                    f"{self._claim.partition}: cannot start at {start.position}, below {chain.end}, the end of {chain.folder}"
+                    f"{self._claim.partition}: cannot start at {start.position}, below {chain.end}, "
+                    f"the end of {chain.folder}"
                 )
             self._chain = chain
             self._acknowledged = self._next = max(start.position, chain.end)
@@ -143,17 +193,22 @@ class ChainWriter:
             self._missing_until = start.missing_until
             told_once = self._skipped is not GapReason.CONSUMED_ELSEWHERE or self._missing_until > chain.end
             if self._next > chain.end and told_once:
-                # nobody has committed that position yet, and what is committed is to be some chain's end
+                # publish an empty file with the gap now: the start's position is not committed yet, and a committed
+                # position must be the end of a chain
                 await self._publish(self._open_file())
 
     async def write(self, batch: RecordBatch) -> int:
-        """See PartitionWriter; acknowledges when the batch made the file large enough."""
+        """Add a batch to the open file; publish the file if it is large enough.
+
+        Returns the acknowledged position: the offset after the last published record. Raises the errors of
+        ``base.PartitionWriter.write``.
+        """
         async with self._store.room_to_encode(batch), self._turn:
             await self._settle()
             if batch.next_offset < self._acknowledged or batch.start > self._next:
                 raise RetriableSinkError(
-                    f"{self._claim.partition}: got records up to {batch.next_offset}, from {batch.start} on; those from "
-                    f"{self._next} on are wanted",
+                    f"{self._claim.partition}: got records up to {batch.next_offset}, from {batch.start} on; "
+                    f"those from {self._next} on are wanted",
                     resume_position=self._next,
                 )
             if batch.next_offset > self._next:
@@ -161,7 +216,10 @@ class ChainWriter:
         return self._acknowledged
 
     async def flush(self) -> int:
-        """See PartitionWriter; publishes what there is."""
+        """Publish the open file, if there is one; return the offset after its records.
+
+        Raises the errors of ``base.PartitionWriter.write``.
+        """
         async with self._turn:
             if self._failure is not None:
                 raise self._take_failure()
@@ -170,28 +228,36 @@ class ChainWriter:
             return self._acknowledged
 
     def deadline(self) -> float | None:
-        """See PartitionWriter: ``roll_ms`` after the first batch of the open file, or of one whose failure is untold."""
+        """Return the time by which :meth:`flush` must be called; None without an open file.
+
+        It is ``roll_ms`` after the first batch of the open, or just failed, file, on the clock ``SinkContext.now``.
+        """
         return None if self._file is None and self._failure is None else self._opened_at + self._store.roll_s
 
     async def abandon(self) -> None:
-        """See PartitionWriter. Bounded; what cannot be removed in time is left to the next claim."""
+        """Drop the open file and its records. Takes at most ``CLEAN_UP_S`` seconds.
+
+        Parts of the file that could not be removed in that time are removed at the partition's next claim.
+        """
         self._drop()
         try:
             async with timeout(CLEAN_UP_S):
                 await self._empty_trash()
-        except (TimeoutError, LocalProtocolError):  # the latter: the sink is closed
+        except (TimeoutError, LocalProtocolError):  # LocalProtocolError: the sink is closed
             return
 
-    # -- what the store asks
+    # -- calls of the store
 
     @property
     def busy(self) -> bool:
-        """See BufferingWriter."""
+        """True while a call of this writer runs or waits for a paused claim."""
         return self._turn.locked()
 
     async def spill(self) -> bool:
-        """See BufferingWriter. A failure is kept for this writer's own pipeline. To cancel it is safe: the file does
-        its steps in order, whether somebody waits for them or not.
+        """Write the records held in memory to the open file; return False after a failure.
+
+        The writer's next call raises the failure. If this call is cancelled, the write continues, and later steps of
+        the file wait for it.
         """
         async with self._turn:
             if self._file is None or self._finished:
@@ -206,7 +272,7 @@ class ChainWriter:
     # -- file
 
     async def _settle(self) -> None:
-        """Bring to an end what an earlier call left: a failure to tell, a stale position, a finished file."""
+        """Finish earlier calls: raise a kept failure, refresh a stale position, publish a finished file."""
         if self._failure is not None:
             raise self._take_failure()
         if self._stale:
@@ -221,9 +287,10 @@ class ChainWriter:
             await self._do("write the file", lambda: file.append(rest))
         except (PermanentSinkError, CorruptMessageError) as error:
             if isinstance(error, PermanentSinkError) and error.refused is not None:
-                error.refused += len(batch) - len(rest)  # rows count in the batch that was given
+                error.refused += len(batch) - len(rest)  # as a row of the whole batch
             if self._next == self._acknowledged:
-                self._drop()  # nothing was taken yet: a file that ends where it begins would be in its own way
+                # an empty file at 100 would get the name of the next file, which also begins at 100
+                self._drop()
             raise
         self._summary.add(rest)
         self._next = batch.next_offset
@@ -265,8 +332,10 @@ class ChainWriter:
         await self._store.note_landed_end(self._get_chain(), self._claim.partition)
 
     async def _yield_to_other(self) -> NoReturn:
-        """Somebody else's file has the name, or our hidden one was removed: drop ours, and go on behind what is there
-        if the partition is still ours.
+        """Drop our file, because its name is taken or its hidden file was removed.
+
+        If the partition is still ours, the pipeline continues after the other writer's files. Raises
+        RetriableSinkError, OwnershipLost, IncarnationChanged.
         """
         position = self._get_chain().end
         self._drop()
@@ -282,11 +351,10 @@ class ChainWriter:
         )
 
     async def _refresh(self) -> None:
-        """Read the chain's end again, after something whose outcome is unknown.
+        """Read the chain's end again, after a step whose outcome is unknown.
 
-        Where a seal stands in place of the next file, this chain is over. The writer then goes on in the chain behind
-        the seal, and begins that one if nobody has. It ends instead where ``ChainSuccession.check_line`` raises: the
-        topic was made again, or the chain was begun for a truncation or a request.
+        If the chain has been sealed, the writer continues with the next chain, or begins it. It raises instead if that
+        chain was begun for a topic re-creation, a truncation or an operator's request (``ChainSuccession.check_line``).
         """
         await self._empty_trash()
         found, known = await self._do("find the chain", self._chains.look), self._get_chain()
@@ -308,7 +376,7 @@ class ChainWriter:
     # -- failures
 
     async def _do(self, doing: str, work: Callable[[], T]) -> T:
-        """Do a step in a thread. When it fails, or its outcome is not awaited, the open file is given up."""
+        """Run a step in a thread; drop the open file after a failure or cancellation."""
         try:
             return await self._store.threads.run(work)
         except (SinkError, ConfigError, CorruptMessageError):
@@ -329,7 +397,7 @@ class ChainWriter:
         return RetriableSinkError(message, resume_position=resume_position)
 
     def _drop(self) -> None:
-        """Give up the open file and what it held: the position goes back to what is acknowledged."""
+        """Drop the open file and its records: ``_next`` goes back to ``_acknowledged``."""
         if self._file is not None:
             self._file.doom()
             self._trash.append(self._file)
@@ -358,7 +426,7 @@ class ChainWriter:
             self._store.charge(self, Held(self._file.held_bytes + trash, self._file.kept_bytes + trash))
 
     def _find_current(self) -> Chain | None:
-        return self._chain if self._chain is not None and self._chains.is_current(self._chain) else None
+        return self._chain if self._chain is not None and self._chains.is_current(self._chain) else self._former
 
     def _get_chain(self) -> Chain:
         assert self._chain is not None, "start comes before write"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last look at a claim before something is published under it."""
+"""Checks of a partition's claim, before a file is published or a transaction is committed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from consumerd.model import Claim
 
 
 async def confirm_claim(claim: Claim) -> None:
-    """Return when the partition is ours at this moment, waiting out a paused lease.
+    """Check with ZooKeeper that the partition is still ours; wait while the lease is paused.
 
-    Unbounded, as ``Claim.wait_usable`` is. Raises OwnershipLost, IncarnationChanged, and RetriableSinkError when nobody
-    can tell: what was about to be published is kept then.
+    Returns if it is. Has no time limit, like ``Claim.wait_usable``. Raises OwnershipLost, IncarnationChanged;
+    RetriableSinkError if ZooKeeper does not answer. After RetriableSinkError the caller keeps its file and tries again.
     """
     while True:
         try:
@@ -31,3 +31,15 @@ async def confirm_claim(claim: Claim) -> None:
             raise OwnershipLost(str(error)) from error
         except CoordinationError as error:
             raise RetriableSinkError(f"{claim.partition}: the claim could not be confirmed: {error}") from error
+
+
+async def wait_claim(claim: Claim) -> None:
+    """Return when the claim may be used, without asking ZooKeeper. Raises OwnershipLost.
+
+    Has no time limit, like ``Claim.wait_usable``.
+    """
+    while True:
+        try:
+            return claim.check()
+        except LeasePaused:
+            await claim.wait_usable()

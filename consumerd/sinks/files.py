@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One data file of a chain, from its first byte to its final name, in any format.
+"""One landed data file, from its first byte to its final name.
 
-A :class:`FileFormat` knows how bytes are made of batches; :class:`OpenFile` knows the order of the steps. The steps
-block and run in threads, one after the other even if whoever waited for one was cancelled and asks for the next.
+A :class:`FileFormat` encodes batches; :class:`OpenFile` keeps the order of the steps: create, append, finish, publish.
+The steps block and run in threads. They never overlap, even if a caller was cancelled while its step is still running,
+and calls the next one.
 """
 
 from __future__ import annotations
@@ -24,63 +25,74 @@ from consumerd.wire.records import RecordBatch
 
 
 class FileEncoder(Protocol):
-    """Turns batches into one file's bytes."""
+    """Encodes batches of records into the bytes of one file.
+
+    Records may wait in memory until :meth:`spill` or :meth:`finish`.
+    """
 
     @property
     def held_bytes(self) -> int:
-        """What is kept in memory, :attr:`kept_bytes` included."""
+        """Bytes of memory that the encoder holds, including :attr:`kept_bytes`."""
 
     @property
     def kept_bytes(self) -> int:
-        """The part of it that stays until the file ends, whatever is written out before."""
+        """Bytes of memory that :meth:`spill` does not free, but only :meth:`finish` or :meth:`drop`."""
 
     @property
     def unwritten_bytes(self) -> int:
-        """How much of what was taken is not in the file yet, as it is."""
+        """Size of the records that are not in the file yet, uncompressed."""
 
     def append(self, batch: RecordBatch) -> None:
-        """Take a batch that has records.
+        """Encode a batch, which has at least one record.
 
-        Raises OSError; PermanentSinkError or CorruptMessageError if the batch cannot be encoded, before any of it is
+        Raises OSError; PermanentSinkError or CorruptMessageError for a batch that cannot be encoded, with no record
         taken.
         """
 
     def spill(self) -> None:
-        """Write what is held to the file. Raises OSError."""
+        """Write the records that wait in memory to the file. Raises OSError."""
 
     def finish(self, metadata: FileMetadata) -> None:
-        """Complete the file, sync it, and put its metadata where it belongs, just as durable. Raises OSError.
+        """Write the rest of the file and its metadata, and make both durable. Raises OSError.
 
-        Where a later claim has removed the metadata, the file is doomed: publishing it finds its name taken.
+        A format may keep the metadata in a second file, which a later owner of the partition may remove. Publishing the
+        data file then returns ``Outcome.TAKEN``.
         """
 
     def drop(self) -> None:
-        """Let go of memory; the file was discarded. Idempotent, raises nothing."""
+        """Release the encoder's memory after the file was discarded. Idempotent, raises nothing."""
 
 
 class FileFormat(Protocol):
-    """One kind of file."""
+    """Format of landed files, such as Parquet: file names, encoder, and reader of metadata."""
 
     @property
     def extension(self) -> str:
-        """The last part of its names."""
+        """Extension of file names, such as ``jsonl.gz``."""
 
     @property
     def subfolders(self) -> tuple[str, ...]:
-        """Folders within a chain's that it needs."""
+        """Subfolders that the format needs beside the data files, such as ``_meta``."""
 
     @property
     def working_copies(self) -> int:
-        """How often the bytes of a batch are in memory, besides the batch itself, while it is encoded."""
+        """Number of copies in memory that encoding a batch takes, besides the batch."""
 
     @property
     def thread_bytes(self) -> int:
-        """Memory that each thread may take besides while it encodes, whatever the batch."""
+        """Bytes of memory that each encoding thread takes, besides copies of a batch."""
 
     def open(
         self, files: FileSystem, *, partition: TopicPartition, folder: Path, position: int, file_id: FileId
     ) -> tuple[HiddenFile, FileEncoder]:
-        """Prepare a file of a partition; nothing is on the disk before the hidden file's ``create``."""
+        """Return a partition's next file and its encoder; nothing is created on disk yet.
+
+        Args:
+            files: File system to write to.
+            folder: Folder of the file.
+            position: Offset at which the file begins; the file's name is made of it.
+            file_id: Id of this attempt to write it.
+        """
 
     @property
     def read_metadata(self) -> MetadataReader:
@@ -88,7 +100,10 @@ class FileFormat(Protocol):
 
 
 class OpenFile:
-    """A file that is being written. Not to be used again after any step failed, but for :meth:`discard`."""
+    """A landed file that is being written.
+
+    After a failed step only :meth:`discard` may be called.
+    """
 
     def __init__(self, file_id: FileId, hidden: HiddenFile, encoder: FileEncoder) -> None:
         self.file_id = file_id
@@ -100,28 +115,32 @@ class OpenFile:
 
     @property
     def held_bytes(self) -> int:
-        """What is kept in memory."""
+        """Bytes of memory that the file's records and its encoder take."""
         return self._encoder.held_bytes
 
     @property
     def kept_bytes(self) -> int:
-        """The part of it that only the end of the file frees."""
+        """Bytes of memory that :meth:`spill` does not free, until the file is finished or discarded."""
         return self._encoder.kept_bytes
 
     @property
     def size(self) -> int:
-        """How large the file would be if it ended now; what waits to be written counts as it is, uncompressed."""
+        """Size in bytes if the file ended now; records not written yet count uncompressed."""
         return self._hidden.size + self._encoder.unwritten_bytes
 
     def append(self, batch: RecordBatch) -> None:
-        """Take a batch. Raises as :meth:`FileEncoder.append`."""
+        """Encode a batch into the file; the first one creates it on disk.
+
+        Raises OSError; PermanentSinkError or CorruptMessageError for a batch that cannot be encoded, with no record
+        taken.
+        """
         with self._step():
             self._create()
             if len(batch):
                 self._encoder.append(batch)
 
     def spill(self) -> None:
-        """Write what is held to the file. Raises OSError."""
+        """Write the records that wait in memory to the file. Raises OSError."""
         with self._step():
             self._encoder.spill()
 
@@ -132,19 +151,23 @@ class OpenFile:
             self._encoder.finish(metadata)
 
     def publish(self) -> Outcome:
-        """Link the finished file to its final name and sync the folder. Raises OSError."""
+        """Link the finished file to its final name, and sync the folder. Raises OSError.
+
+        Returns PUBLISHED; or TAKEN if another file has the name, or a later owner has removed this file.
+        """
         with self._step():
             return self._hidden.publish()
 
     def doom(self) -> None:
-        """At once and without waiting for a step that runs: this file is not going to be published any more."""
+        """Forbid that the file is published, without waiting for a running step.
+
+        A link that has begun already is not undone.
+        """
         self._hidden.doom()
 
     def discard(self) -> None:
-        """Remove the file as far as that can be done; waits for a step that runs. Idempotent, raises nothing.
-
-        A step whose caller was cancelled may get its turn only after this: it fails, so that it leaves no file behind.
-        """
+        """Remove the unpublished file if possible, after the running step. Idempotent, raises nothing."""
+        # a step whose caller was cancelled may begin only after this; it then fails, so it leaves no file behind
         with self._turn:
             self._intact = False
             self._hidden.discard()
@@ -157,9 +180,8 @@ class OpenFile:
 
     @contextmanager
     def _step(self) -> Iterator[None]:
-        """Let steps happen one by one, and none after one that failed (what a failed write left is unknown) or once the
-        file was discarded.
-        """
+        """Run one step at a time; refuse steps after a failure or :meth:`discard`."""
+        # after a failed write the content of the file is unknown
         with self._turn:
             if not self._intact:
                 raise OSError(errno.EIO, "the file was given up, or an earlier write to it failed")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of JSON lines, exactly once.
+"""Sink ``jsonl``: lands files of JSON lines, each record exactly once.
 
-A file's metadata is beside it (``landing.metadata``), since everybody reads the lines.
+A file's metadata is in a second file beside it (``landing.metadata``), so that the data file has records only.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from consumerd.landing.publish import HiddenFile, Outcome, publish_record
 from consumerd.model import TopicPartition
 from consumerd.sinks.base import SinkContext
 from consumerd.sinks.chain_sink import ChainSink
-from consumerd.sinks.lines import PIECE_BYTES, encode_lines
+from consumerd.sinks.lines import PIECE_BYTES, WORKING_COPIES, encode_lines
 from consumerd.sinks.options import ChainOptions
 from consumerd.wire.records import RecordBatch
 
 MEMBER_BYTES: Final = PIECE_BYTES
-"""Lines that are compressed together."""
+"""Approximate size, in bytes, of the lines that are compressed together into one gzip member or zstd frame."""
 
 
 class JsonlOptions(ChainOptions):
-    """Settings of the sink."""
+    """Settings of the sink ``jsonl``."""
 
     compression: LineCompression = Field(
         default="none", description="How lines are compressed: .jsonl, .jsonl.gz, .jsonl.zst."
@@ -44,7 +44,7 @@ class JsonlOptions(ChainOptions):
 
 
 class JsonlEncoder:
-    """Writes lines, straight through, or compressed once there are enough of them."""
+    """Writes JSON lines to a file; compressed lines in steps of 1 MiB."""
 
     kept_bytes = 0
 
@@ -68,7 +68,7 @@ class JsonlEncoder:
         self._file_id = file_id
 
     def append(self, batch: RecordBatch) -> None:
-        """See FileEncoder."""
+        """Write a batch's lines, or keep them to be compressed. Raises OSError, CorruptMessageError."""
         for piece in encode_lines(batch):
             if self._compression == "none":
                 self._hidden.write(piece)
@@ -80,16 +80,16 @@ class JsonlEncoder:
 
     @property
     def held_bytes(self) -> int:
-        """See FileEncoder: lines that wait to be compressed. A compressor at work is the format's ``thread_bytes``."""
+        """Bytes of lines that wait to be compressed. The compressor's own memory is not included."""
         return self._waiting_bytes
 
     @property
     def unwritten_bytes(self) -> int:
-        """See FileEncoder."""
+        """Bytes of lines that are not in the file yet, uncompressed."""
         return self._waiting_bytes
 
     def spill(self) -> None:
-        """See FileEncoder: compress what waits."""
+        """Compress the waiting lines, and write them to the file. Raises OSError."""
         if self._waiting:
             self._write_member()
 
@@ -99,12 +99,12 @@ class JsonlEncoder:
         self._waiting, self._waiting_bytes = [], 0
 
     def finish(self, metadata: FileMetadata) -> None:
-        """See FileEncoder: sync the data, then publish the metadata.
+        """Write the waiting lines, sync the file, and publish its metadata. Raises OSError.
 
-        A claim that comes meanwhile may remove the hidden metadata after it has passed the folder of the data. The data
-        would then have a name and nothing that says what it is: it is never linked.
+        The metadata is published first. If a later owner of the partition has removed it, the data file will not be
+        published.
         """
-        # nothing at all is no gzip file: programs call it cut off
+        # an empty file is not a valid gzip file, so at least one member is written
         if self._waiting or (self._compression != "none" and not self._hidden.size):
             self._write_member()
         self._hidden.stamp()
@@ -118,27 +118,28 @@ class JsonlEncoder:
             file_id=self._file_id,
         )
         if outcome is Outcome.TAKEN:
+            # the next owner has removed our hidden metadata, perhaps after it had looked for hidden data files; without
+            # metadata the data must not be published
             self._hidden.doom()
 
     def drop(self) -> None:
-        """See FileEncoder."""
+        """Release the lines that wait to be compressed, after the file was discarded."""
         self._waiting, self._waiting_bytes = [], 0
 
 
 class JsonlFormat:
-    """See FileFormat."""
+    """File format of the sink ``jsonl``: JSON lines, compressed or not."""
 
     subfolders = (META_FOLDER,)
-    working_copies = 6  # base64, its text, the line, all lines, their bytes: each a third larger than the value
+    working_copies = WORKING_COPIES
 
     def __init__(self, compression: LineCompression = "none") -> None:
         self._compression: LineCompression = compression
         self.extension = EXTENSIONS[compression]
         self.read_metadata = partial(read_beside, extension=self.extension)
         compressor = COMPRESSOR_BYTES[compression]
-        self.thread_bytes = (
-            compressor + MEMBER_BYTES if compressor else 0
-        )  # with what it gives, at worst as much as it got
+        # the output of a compressor is at most as large as its input
+        self.thread_bytes = compressor + MEMBER_BYTES if compressor else 0
 
     def open(
         self,
@@ -149,14 +150,21 @@ class JsonlFormat:
         position: int,
         file_id: FileId,
     ) -> tuple[HiddenFile, JsonlEncoder]:
-        """See FileFormat."""
+        """Return a partition's next file and its encoder; nothing is created on disk yet.
+
+        Args:
+            files: File system to write to.
+            folder: Folder of the file.
+            position: Offset at which the file begins; the file's name is made of it.
+            file_id: Id of this attempt to write it.
+        """
         name = data_name(position, self.extension)
         hidden = HiddenFile(files, folder=folder, name=name, file_id=file_id, digested=True)
         return hidden, JsonlEncoder(files, hidden, self._compression, folder=folder, position=position, file_id=file_id)
 
 
 class JsonlSink(ChainSink):
-    """Lands JSON lines."""
+    """Sink that lands files of JSON lines, compressed or not."""
 
     Options = JsonlOptions
 

@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records as JSON lines. Pure.
+"""Encodes records as JSON lines. Pure.
 
-The native kernel writes them without an object a record. Without it a line is written piece by piece around the standard
-library's own string literal encoder, which is several times as fast as building an object for ``json.dumps``. Keys and values are strings where they are UTF-8 and ``key_base64``,
-``value_base64`` where they are not; null stays null. ``partition`` is a number. ``broker`` stands beside it only where a
-partition lives on a broker (0.7): a key that is null in every line of every other file would be bytes for nothing.
-``timestamp_type`` is as in Parquet: 0 the producer's time, 1 the broker's, -1 none. Files of releases before this field lack it.
+Example of a line::
+
+    {"topic":"orders","partition":0,"timestamp_type":0,"offset":7,"next_offset":8,"index":0,"timestamp":1763800000000,
+     "headers":[],"key":"a","value":"paid"}
+
+``key``, ``value``  text if they are UTF-8, else ``key_base64`` and ``value_base64``; null stays null.
+``timestamp_type``  as in Parquet files: 0 the producer's time, 1 the broker's, -1 none. Old files lack it.
+``broker``          only for partitions that belong to a broker (0.7), after ``partition``.
+
+The native kernel encodes without a Python object per record. Without it a line is formatted around the standard
+library's encoder of strings, which is several times as fast as a dictionary and ``json.dumps``.
 """
 
 from __future__ import annotations
@@ -19,25 +25,34 @@ from typing import Final
 
 from consumerd.model import TimestampType
 from consumerd.wire import kernel
-from consumerd.wire.records import NO_TIMESTAMP, Headers, RecordBatch, decode_headers
+from consumerd.wire.kernel_sinks import LinesKernel
+from consumerd.wire.record_fields import NO_TIMESTAMP, Headers, decode_headers
+from consumerd.wire.records import RecordBatch
 
 PIECE_BYTES: Final = 1 << 20
+"""Approximate size, in bytes, of the parts in which lines are returned."""
+WORKING_COPIES: Final = 6
+"""Copies of a record while it is encoded, each a third larger.
+
+They are its value as base64, as text, in the line, in all lines, and as bytes.
+"""
 _PIECE_RECORDS: Final = 4096
+"""Largest number of records in one such part."""
 
 
 def encode_lines(batch: RecordBatch) -> Iterator[bytes]:
-    """Yield a batch's lines, whole ones, in pieces of about ``PIECE_BYTES`` or a few thousand records.
+    """Yield a batch's JSON lines, in parts of about 1 MiB that have whole lines.
 
-    Raises CorruptMessageError, before the first piece, where headers cannot be read.
+    Raises CorruptMessageError for unreadable headers of any record, before the first part is yielded.
     """
-    headers = _encode_headers(batch)  # all of them first: a half-written batch could not be taken back
+    headers = _encode_headers(batch)  # of all records first, because written lines could not be taken back
     for begin, end, kind in _find_runs(batch.timestamp_types, len(batch)):
         part = batch if end - begin == len(batch) else batch.rows(begin, end)
         yield from _encode_run(part, kind, headers[begin:end])
 
 
 def _find_runs(types: bytes, count: int) -> Iterator[tuple[int, int, TimestampType]]:
-    """Yield the rows in a row that have timestamps of one type; nearly always all of a batch."""
+    """Yield begin, end and type of runs of rows with the same timestamp type."""
     if not types or types.count(types[:1]) == len(types):
         if count:
             yield 0, count, _to_type(types)
@@ -50,30 +65,29 @@ def _find_runs(types: bytes, count: int) -> Iterator[tuple[int, int, TimestampTy
 
 
 def _to_type(types: bytes) -> TimestampType:
-    # a batch has one byte a record, the type + 1, and none where no record has a timestamp
+    # a batch has one byte per record, the type + 1, or no bytes if no record has a timestamp
     return TimestampType(types[0] - 1) if types else TimestampType.NONE
 
 
 def _encode_run(batch: RecordBatch, kind: TimestampType, headers: list[str]) -> Iterator[bytes]:
-    next_offsets = _next_offsets(batch)
     key = batch.partition.partition
     broker = "" if key.broker is None else f'"broker":{key.broker},'
-    # what is the same in every line comes first, and is encoded once
+    # fields that are the same in every line come first, and are encoded once
     head = (
         f'{{"topic":{encode_basestring(batch.partition.topic)},"partition":{key.number},{broker}'
         f'"timestamp_type":{kind.value},"offset":'
     )
     row = 0
     if kernel.lines is not None and len(batch):
-        row = yield from _encode_natively(kernel.lines, batch, head.encode(), next_offsets, headers)
-    yield from _encode_purely(batch, row, head, next_offsets, headers)
+        row = yield from _encode_natively(kernel.lines, batch, head.encode(), headers)
+    yield from _encode_purely(batch, row, head, headers)
 
 
 def _encode_natively(
-    native: kernel.LinesKernel, batch: RecordBatch, head: bytes, next_offsets: array[int] | None, headers: list[str]
+    native: LinesKernel, batch: RecordBatch, head: bytes, headers: list[str]
 ) -> Generator[bytes, None, int]:
-    """Yield lines as far as the kernel goes; return the row behind them."""
-    columns = (batch.offsets, next_offsets, batch.indexes or None, batch.timestamps)
+    """Yield lines until the native kernel stops; return the first unencoded row."""
+    columns = (batch.offsets, batch.next_offsets or None, batch.indexes or None, batch.timestamps)
     keys, values = (batch.key_starts, batch.key_ends), (batch.value_starts, batch.value_ends)
     fields = _join(headers) if headers else None
     row = 0
@@ -87,20 +101,18 @@ def _encode_natively(
 
 
 def _join(texts: list[str]) -> tuple[bytes, array[int]]:
-    """Return the texts in a row, where each begins, and where the last ends."""
+    """Join texts; return their bytes, the start of each, and the end of the last."""
     parts = [text.encode() for text in texts]
     return b"".join(parts), array("q", accumulate(map(len, parts), initial=0))
 
 
-def _encode_purely(
-    batch: RecordBatch, row: int, head: str, next_offsets: array[int] | None, headers: list[str]
-) -> Iterator[bytes]:
-    """Yield the lines from ``row`` on."""
+def _encode_purely(batch: RecordBatch, row: int, head: str, headers: list[str]) -> Iterator[bytes]:
+    """Yield the lines from ``row`` on, encoded in Python."""
     for start, end in _pieces(batch, row):
         here = slice(start, end)
         rows = zip(
             batch.offsets[here],
-            next_offsets[here] if next_offsets is not None else [offset + 1 for offset in batch.offsets[here]],
+            batch.list_following(here),
             batch.indexes[here] or bytes(end - start),
             batch.timestamps[here],
             headers[here] if headers else ["[]"] * (end - start),
@@ -128,19 +140,6 @@ def _pieces(batch: RecordBatch, start: int) -> Iterator[tuple[int, int]]:
         yield start, len(batch)
 
 
-def _next_offsets(batch: RecordBatch) -> array[int] | None:
-    """Return, for each record, where to go on after it: the next message where offsets are bytes, None for one further."""
-    if batch.partition.partition.broker is None:
-        return None
-    behind = array("q", batch.offsets)
-    following = current = batch.next_offset
-    for row in range(len(behind) - 1, -1, -1):
-        if behind[row] != current:
-            following, current = (current if row + 1 < len(behind) else batch.next_offset), behind[row]
-        behind[row] = following
-    return behind
-
-
 def _encode_texts(name: str, buffer: bytes | bytearray | memoryview, starts: array[int], ends: array[int]) -> list[str]:
     if max(ends) < 0:
         return [f'"{name}":null'] * len(ends)
@@ -163,7 +162,7 @@ def _encode_field(name: str, data: bytes | None) -> str:
 
 
 def _encode_headers(batch: RecordBatch) -> list[str]:
-    """Return each record's headers, or nothing where the batch has none."""
+    """Return each record's headers as JSON; an empty list if the batch has none."""
     return [
         _encode_header_list(decode_headers(batch.buffer, start, end)) if start >= 0 else "[]"
         for start, end in zip(batch.header_starts, batch.header_ends, strict=True)

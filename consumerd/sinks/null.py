@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sink that reads everything and delivers nothing: for measuring, and for checking that two runs saw the same.
+"""Sink ``null``: reads all records and drops them, with a checksum of each partition.
 
-Checksums of the wire formats were verified by the decoder. What is folded here are the records themselves, as streams of
-bytes: all offsets, all key lengths (-1 for null), all keys, all value lengths, all values, one CRC-32 each. Those depend
-on the records and their order and on nothing else, so that any division into batches gives the same result.
+Used to measure speed, and to check that two runs have read the same records.
 
-A hash of another kind makes one value of the five. A CRC over them would not tell ``[(null, null), ("", null)]`` from
-``[(null, ""), (null, null)]``: CRCs are linear, so that differences in two streams can cancel out.
+The checksum has five streams of bytes: all offsets, all key lengths (-1 for null), all keys, all value lengths, all
+values. Each has a CRC-32. They depend only on the records and their order, so any division into batches gives the same
+result. (Checksums of the wire formats are verified by the decoder.)
+
+The value is a cryptographic hash of the five CRCs. A CRC of them would not tell ``[(null, null), ("", null)]`` from
+``[(null, ""), (null, null)]``: CRCs are linear, so differences in two streams can cancel out.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from hashlib import blake2b
 from operator import sub
@@ -23,21 +24,24 @@ from typing import Final
 
 from consumerd.aio.threads import WorkThreads
 from consumerd.model import Claim, TopicPartition
-from consumerd.sinks.base import SinkContext, Start
+from consumerd.sinks.base import DirectWriter, SinkContext
 from consumerd.sinks.options import SinkOptions
 from consumerd.wire import kernel
-from consumerd.wire.kernel import FoldKernel
-from consumerd.wire.records import NULL_SPAN, RecordBatch
+from consumerd.wire.kernel_sinks import FoldKernel
+from consumerd.wire.record_fields import NULL_SPAN
+from consumerd.wire.records import RecordBatch
 
 _INLINE_BYTES: Final = 64 << 10
+"""Size of a batch up to which it is added on the event loop: starting a thread would take as long."""
 _NATIVE_INLINE_BYTES: Final = 256 << 10
-"""What is folded in about the time that a thread takes to begin."""
+"""Size of a batch up to which it is added on the event loop if the native kernel is there."""
 _CLOSE_S: Final = 5.0
+"""Longest time, in seconds, that closing waits for the thread."""
 _VALUE_BYTES: Final = 8
 
 
 class Checksum:
-    """The fold over one partition's records."""
+    """Checksum of one partition's records: offsets, keys and values, in order."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -45,12 +49,12 @@ class Checksum:
 
     @property
     def value(self) -> int:
-        """The checksum of everything added so far, 64 bits."""
+        """Checksum of all records added so far, a number of 64 bits."""
         packed = struct.pack("<q5I", self.count, *self._streams)
         return int.from_bytes(blake2b(packed, digest_size=_VALUE_BYTES).digest())
 
     def add(self, batch: RecordBatch) -> None:
-        """Fold a batch in."""
+        """Add a batch's offsets, keys and values to the checksum."""
         if not batch.offsets:
             return
         streams = None if kernel.fold is None else self._fold_natively(kernel.fold, batch)
@@ -77,7 +81,7 @@ class Checksum:
 
 
 def _column(buffer: bytes, starts: array[int], ends: array[int]) -> tuple[bytes, bytes]:
-    """Return the lengths of keys or values, -1 for null, and their bytes in a row."""
+    """Return the lengths of keys or values, -1 for null, and their joined bytes."""
     if max(ends) < 0:
         return _little_endian(array("q", [NULL_SPAN]) * len(ends)), b""
     if min(starts) >= 0:
@@ -96,70 +100,32 @@ def _little_endian(column: array[int]) -> bytes:
     return column.tobytes()
 
 
-class NullWriter:
-    """Acknowledges what ``take`` has been given."""
-
-    resume_position = None
-    request_id = None
-
-    def __init__(self, take: Callable[[RecordBatch], Awaitable[None]]) -> None:
-        self._take = take
-        self._acknowledged = 0
-
-    async def start(self, start: Start) -> None:
-        """See PartitionWriter."""
-        self._acknowledged = start.position
-
-    async def write(self, batch: RecordBatch) -> int:
-        """See PartitionWriter."""
-        if batch.next_offset > self._acknowledged:
-            await self._take(batch)
-            self._acknowledged = batch.next_offset
-        return self._acknowledged
-
-    async def flush(self) -> int:
-        """See PartitionWriter."""
-        return self._acknowledged
-
-    def deadline(self) -> float | None:
-        """See PartitionWriter."""
-        return None
-
-    async def abandon(self) -> None:
-        """See PartitionWriter."""
-
-
 class NullSink:
-    """Reads everything, delivers nothing."""
+    """Sink that reads all records and drops them, with a checksum of each partition.
+
+    ``checksums`` has them by partition. Each counts all records since the sink was made, over all claims of the
+    partition.
+    """
 
     Options = SinkOptions
 
     def __init__(self, context: SinkContext, options: SinkOptions) -> None:  # noqa: ARG002 - as every sink
-        self._checksums: dict[TopicPartition, Checksum] = {}
+        self.checksums: dict[TopicPartition, Checksum] = {}
         self._threads = WorkThreads(name=f"sink-{context.sink_name}", count=1)
 
-    @property
-    def checksums(self) -> Mapping[TopicPartition, Checksum]:
-        """What was read of each partition since the start, over all claims."""
-        return self._checksums
-
-    @property
-    def count(self) -> int:
-        """How many records were read since the start."""
-        return sum(checksum.count for checksum in self._checksums.values())
-
-    async def open(self, claim: Claim) -> NullWriter:
-        """See Sink."""
-        checksum = self._checksums.setdefault(claim.partition, Checksum())
-        return NullWriter(partial(self._fold, checksum))
+    async def open(self, claim: Claim) -> DirectWriter:
+        """Return a writer that adds the partition's records to its checksum."""
+        checksum = self.checksums.setdefault(claim.partition, Checksum())
+        return DirectWriter(partial(self._fold, checksum))
 
     async def _fold(self, checksum: Checksum, batch: RecordBatch) -> None:
-        """Fold a batch in: one of some size in a thread, for the loop's sake."""
+        """Add a batch to a checksum."""
+        # a large batch in a thread, because it would block the event loop
         if len(batch.buffer) > (_INLINE_BYTES if kernel.fold is None else _NATIVE_INLINE_BYTES):
             await self._threads.run(lambda: checksum.add(batch))
         else:
             checksum.add(batch)
 
     async def close(self) -> None:
-        """See Sink."""
+        """End the thread that computes checksums. Idempotent."""
         await self._threads.close(timeout_s=_CLOSE_S)

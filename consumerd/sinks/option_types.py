@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of settings and sink options: sizes and durations with units, whole numbers, folders and files.
+"""Types of settings and sink options: sizes, durations, whole numbers, folders, files.
 
 A number without a unit counts in the unit of the key's name (``_ms``, ``_bytes``). Also understood are ``60s``,
 ``5m``, ``1h30m`` and ``256MiB``, ``64 MB``, ``512Ki``. Sinks of other distributions may use these types in their
@@ -15,7 +15,7 @@ from typing import Annotated, Final
 from pydantic import BeforeValidator, ByteSize, Field, TypeAdapter
 
 INT32_MAX: Final = 2**31 - 1
-"""Largest number that Kafka's and ZooKeeper's protocols carry as a size or a duration."""
+"""Largest size or duration that Kafka's and ZooKeeper's protocols can carry."""
 
 _MS_BY_UNIT: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?\s*(?:ms|s|min|m|h|d)\s*)+", re.IGNORECASE)
@@ -32,7 +32,10 @@ def _show(value: object) -> str:
 
 
 def read_whole(value: object) -> object:
-    """Refuse true and false, which Python counts as 1 and 0. Raises ValueError."""
+    """Return a value as given; refuse booleans, which Python counts as 1 and 0.
+
+    Raises ValueError.
+    """
     if isinstance(value, bool):
         # pydantic turns only ValueError into an error of the settings
         raise ValueError(f"expected a whole number, got {str(value).lower()}")  # noqa: TRY004
@@ -40,14 +43,17 @@ def read_whole(value: object) -> object:
 
 
 def _read_plain(value: object) -> object:
-    """Return digits as a number, and all else as it is. Raises ValueError for true and false."""
+    """Return digits as a number, and other values as they are. Raises ValueError for booleans."""
     value = read_whole(value)
     text = value.strip() if isinstance(value, str) else ""
     return int(text) if text.isascii() and text.isdigit() else value
 
 
 def read_milliseconds(value: object) -> object:
-    """Turn a duration with units into milliseconds; leave everything else to the type. Raises ValueError."""
+    """Convert a text such as ``1h30m`` into ms; return other values as they are.
+
+    Raises ValueError.
+    """
     value = _read_plain(value)
     if not isinstance(value, str):
         return value
@@ -61,10 +67,10 @@ def read_milliseconds(value: object) -> object:
 
 
 def read_bytes(value: object) -> object:
-    """Turn a size with a unit into bytes; leave everything else to the type. Raises ValueError.
+    """Convert a text such as ``64MiB`` into bytes; return other values as they are.
 
-    The arithmetic is pydantic's (ByteSize), which also takes ``64 MB or so`` and ``1m`` (10**6); those are refused
-    here.
+    Raises ValueError. pydantic's ByteSize does the arithmetic. ByteSize alone would also take ``64 MB or so`` and
+    ``1m`` (10**6), which are refused here.
     """
     value = _read_plain(value)
     if not isinstance(value, str):
@@ -83,7 +89,10 @@ def read_bytes(value: object) -> object:
 
 
 def read_place(value: object) -> object:
-    """Refuse what a shell would have turned into a path. Raises ValueError."""
+    """Return a path as given; refuse ``~`` and variables, which only a shell expands.
+
+    Raises ValueError.
+    """
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -97,7 +106,10 @@ def read_place(value: object) -> object:
 
 
 def read_path(value: object) -> object:
-    """Refuse what a shell would have turned into a path, and URLs. Raises ValueError."""
+    """Return a path as given; refuse URLs, ``~`` and variables, which only a shell expands.
+
+    Raises ValueError.
+    """
     if isinstance(value, str) and "://" in value:
         raise ValueError(f"{_show(value)}: expected a path of a mounted file system, not a URL")
     return read_place(value)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings that sinks share; each sink has its own model, ``<Sink>.Options``, which refuses keys it does not know."""
+"""Settings that sinks have in common, as pydantic models.
+
+Each sink has its own model, ``<Sink>.Options``, which refuses unknown keys.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from consumerd.sinks.option_types import Bytes, Folder, PositiveMilliseconds
 
 
 class SinkOptions(BaseModel):
-    """Settings of every sink."""
+    """Settings of every sink; each sink has a subclass with its own."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parquet files, exactly once.
+"""Sink ``parquet``: lands Parquet files, each record exactly once.
 
-Columns are those of ``landed_columns``; what a file says of itself is one JSON object under ``consumerd`` in the footer's
-key-value metadata. Batches are kept as Arrow and written as a row group when there are 8 MiB of them, when all writers of
-the sink together hold too much, and at the end of the file. A full row group is encoded, compressed and written in a thread
-of its own while the next is collected, where there is memory for both. What the footer says of a row group stays in memory until the file ends.
+Columns are those of ``landed_columns``. A file's metadata is one JSON object, under the key ``consumerd`` of the
+footer's key-value metadata.
 
-Topic, partition and broker are the same in every row, so that one file read by itself says where its records are from, and a
-table format that takes partition values from statistics (Iceberg) finds them. They are dictionaries of one value: a few
-hundred bytes a row group. Offsets grow by one from row to row and are delta-encoded. Keys and values are dictionary-encoded only where the first
-row group shows that they repeat; payloads mostly do not, and a dictionary that overflows costs time for nothing. Only
-columns that a reader would skip row groups by have statistics: the minimum of a payload column is a payload. Pages have
-checksums, so that a reader that asks for it finds what a disk has changed.
+Row groups
+    Batches are collected as Arrow. They are written as a row group when 8 MiB are collected, when all writers of the
+    sink hold too much, and at the end of the file. If there is memory for two row groups, a full one is encoded,
+    compressed and written in a thread of its own while the next is collected. The footer's data of each row group stay
+    in memory until the file ends.
+
+Encodings
+    ``topic``, ``partition`` and ``broker`` are the same in every row: dictionaries of one value, a few hundred bytes
+    per row group. So a single file shows where its records are from, and table formats that take partition values from
+    statistics (Iceberg) find them. Offsets are delta-encoded. Keys and values get a dictionary only if they repeat in
+    the first row group. Only columns by which readers skip row groups have statistics; those of a payload column would
+    be payloads. Pages have checksums, so readers can detect disk errors.
 """
 
 from __future__ import annotations
@@ -25,14 +29,13 @@ from pathlib import Path
 from typing import Final, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field
 
 from consumerd.aio.threads import SideThread
 from consumerd.landing.chain import FileId, FileMetadata, data_name
 from consumerd.landing.filesystem import FileSystem
-from consumerd.landing.landed_columns import LANDED_SCHEMA, PLACE_COLUMNS, with_place
+from consumerd.landing.landed_columns import LANDED_SCHEMA, PLACE_COLUMNS, repeats, with_place
 from consumerd.landing.metadata import FOOTER_KEY, PARQUET, read_footer
 from consumerd.landing.publish import HiddenFile
 from consumerd.model import TopicPartition
@@ -44,51 +47,59 @@ from consumerd.wire.arrow import SCHEMA
 from consumerd.wire.records import RecordBatch
 
 ROW_GROUP_BYTES: Final = 8 << 20
+"""Size, in Arrow memory, at which the collected records are written as a row group."""
 BESIDE_FROM_BYTES: Final = 4 * ROW_GROUP_BYTES
-"""With less for all writers together, a row group is written before the next is collected, and what it frees is given back at once."""
+"""Least ``buffer_bytes`` with which a row group is written while the next is collected.
+
+With less memory, a row group is written before the next is collected, and its memory is released to the system at once.
+"""
 RELEASE_BYTES: Final = 4 * ROW_GROUP_BYTES
-"""With more, after so many bytes of row groups."""
+"""Size of written row groups after which their freed memory is released to the system.
+
+It applies with a ``buffer_bytes`` of at least ``BESIDE_FROM_BYTES``.
+"""
 
 WRITER_BYTES: Final = 24 << 10
+"""Memory of an open writer in pyarrow, measured with these columns."""
 ROW_GROUP_KEPT_BYTES: Final = 11 << 10
-"""What pyarrow keeps for an open writer and for each row group written by it, as measured with these columns."""
+"""Memory that pyarrow keeps for each written row group until the file ends, measured with these columns."""
 
 Compression = Literal["zstd", "snappy", "none"]
 
 _DELTA_COLUMNS: Final = ("offset", "next_offset", "timestamp")
 _CONSTANT_COLUMNS: Final = (*PLACE_COLUMNS, "index", "timestamp_type")
 _PAYLOAD_COLUMNS: Final = ("key", "value")
-_SAMPLE_ROWS: Final = 2000
-_REPEATS: Final = 0.25
-"""A column repeats if at most this part of a sample is distinct."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParquetCodec:
-    """How pages are compressed; only zstd has levels."""
+    """Compression of Parquet pages: the codec, and its level.
+
+    ``level`` is None for all codecs but zstd, which have no levels here.
+    """
 
     compression: Compression
     level: int | None = None
 
 
 class ParquetOptions(ChainOptions):
-    """Settings of the sink."""
+    """Settings of the sink ``parquet``."""
 
     compression: Compression = Field(default="zstd", description="How pages are compressed.")
     compression_level: int = Field(default=1, ge=-50, le=22, description="Of zstd; below 0 it is as fast as snappy.")
 
     @property
     def zstd_level(self) -> int | None:
-        """The level where the compression has levels."""
+        """Compression level of zstd; None for a compression without levels."""
         return self.compression_level if self.compression == "zstd" else None
 
 
 class FreedMemory:
-    """What the row groups of a sink have freed since Arrow's pool was last told to give back what it does not use: it is
-    told when that is ``most_bytes``.
+    """Returns memory that row groups have freed from Arrow's pool to the system.
 
-    Without being told it keeps tens of MiB. Told with each row group it has the next pages from the system one by one,
-    which is a quarter of the time that landing takes.
+    It does so each time that row groups of ``most_bytes`` in total have been written. Without it the pool would keep
+    tens of MiB. After every single row group it would be slow: the pool would get each page from the system again,
+    which takes a quarter of the time of landing.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -97,7 +108,10 @@ class FreedMemory:
         self._lock = threading.Lock()
 
     def add(self, size: int) -> None:
-        """Note that a row group of so many bytes was written and let go of. In any thread."""
+        """Count the bytes of a row group that was written and freed.
+
+        May be called in any thread.
+        """
         with self._lock:
             self._bytes += size
             if self._bytes < self._most_bytes:
@@ -107,7 +121,10 @@ class FreedMemory:
 
 
 class ParquetEncoder:
-    """Collects batches and writes them as row groups, full ones ``beside`` what goes on."""
+    """Collects batches, and writes them as row groups of one Parquet file.
+
+    With ``beside``, a thread of its own writes full row groups while the next one is collected.
+    """
 
     def __init__(
         self, hidden: HiddenFile, partition: TopicPartition, codec: ParquetCodec, *, beside: bool, freed: FreedMemory
@@ -126,17 +143,20 @@ class ParquetEncoder:
 
     @property
     def held_bytes(self) -> int:
-        """See FileEncoder: what is collected, and what is being written, as Arrow and as pages."""
+        """Bytes of memory: collected rows, the row group being written, and :attr:`kept_bytes`.
+
+        The row group counts twice, because it is in memory as Arrow and as Parquet pages.
+        """
         return self._batch_bytes + 2 * self._being_written_bytes + self.kept_bytes
 
     @property
     def kept_bytes(self) -> int:
-        """See FileEncoder: the writer, and what the footer is going to say of each row group."""
+        """Bytes of memory that stay until the file ends: pyarrow's writer, footer data."""
         return WRITER_BYTES + self._row_groups * ROW_GROUP_KEPT_BYTES if self._row_groups else 0
 
     @property
     def unwritten_bytes(self) -> int:
-        """See FileEncoder."""
+        """Bytes of the rows that are not in the file yet, uncompressed."""
         return self._batch_bytes + self._being_written_bytes
 
     @property
@@ -144,7 +164,11 @@ class ParquetEncoder:
         return self._writing_bytes if self._writing.busy else 0
 
     def append(self, batch: RecordBatch) -> None:
-        """See FileEncoder."""
+        """Collect a batch; write a row group when 8 MiB are collected.
+
+        Raises OSError, also for an earlier row group that a thread has failed to write; PermanentSinkError or
+        CorruptMessageError for a record that does not fit into Arrow.
+        """
         for piece in to_pieces(batch):
             if self._batches and self._batch_bytes + piece.nbytes > LARGEST_COLUMN_BYTES:
                 self._begin_row_group()
@@ -154,14 +178,17 @@ class ParquetEncoder:
                 self._begin_row_group()
 
     def spill(self) -> None:
-        """See FileEncoder: write a row group."""
+        """Write the collected rows as a row group, to free memory. Raises OSError."""
         self._writing.wait()
         batches = self._take_batches()
         if batches:
             self._write_row_group(batches)
 
     def _begin_row_group(self) -> None:
-        """Have what was collected written, once the row group before is. Raises OSError of that one, or of this."""
+        """Write the collected batches as a row group, after the previous one.
+
+        Raises OSError, also of the previous row group.
+        """
         self._writing.wait()
         self._writing_bytes = self._batch_bytes
         batches = self._take_batches()
@@ -178,7 +205,7 @@ class ParquetEncoder:
     def _write_row_group(self, batches: list[pa.RecordBatch]) -> None:
         with _arrow_failures():
             table = with_place(pa.Table.from_batches(batches, schema=SCHEMA), self._partition)
-            batches.clear()  # whoever gives them holds the list until this returns
+            batches.clear()  # the caller still holds the list, so this frees the batches
             self._get_writer(table).write_table(table, row_group_size=len(table))
         self._row_groups += 1
         size = table.nbytes
@@ -186,7 +213,10 @@ class ParquetEncoder:
         self._freed.add(size)
 
     def finish(self, metadata: FileMetadata) -> None:
-        """See FileEncoder: write the last row group and the footer."""
+        """Write the last row group, and the footer with the metadata; sync the file.
+
+        Raises OSError.
+        """
         self.spill()
         with _arrow_failures():
             writer = self._get_writer(LANDED_SCHEMA.empty_table())
@@ -197,17 +227,20 @@ class ParquetEncoder:
         self._hidden.sync()
 
     def drop(self) -> None:
-        """See FileEncoder. The footer that is written here goes nowhere, as the hidden file was discarded."""
+        """Release the collected rows after the file was discarded.
+
+        Waits for a row group that is being written.
+        """
         self._batches = []
         self._batch_bytes = 0
-        with contextlib.suppress(Exception):  # whatever it was: nobody wants that row group any more
+        with contextlib.suppress(Exception):  # the row group being written is discarded, so its failure does not matter
             self._writing.wait()
         self._row_groups = 0
         writer, self._writer = self._writer, None
         if writer is not None:
             with contextlib.suppress(OSError, pa.ArrowException):
-                writer.close()
-            writer.is_open = False  # or it would try again when it is collected
+                writer.close()  # writes a footer, to a hidden file that was discarded
+            writer.is_open = False  # else it would be closed again when it is garbage-collected
 
     def _get_writer(self, first: pa.Table) -> pq.ParquetWriter:
         if self._writer is None:
@@ -218,8 +251,14 @@ class ParquetEncoder:
 def make_writer(
     file: object, first: pa.Table, codec: ParquetCodec, *, schema: pa.Schema = LANDED_SCHEMA
 ) -> pq.ParquetWriter:
-    """Open a Parquet file, or one of some of the columns, whose first row group is going to be ``first``."""
-    repeating = [name for name in _PAYLOAD_COLUMNS if _repeats(first[name])]
+    """Return a Parquet writer; the first row group decides which columns get dictionaries.
+
+    Args:
+        file: path of the file, or an open file.
+        first: the first row group; it is not written here.
+        schema: columns of the file, all or some.
+    """
+    repeating = [name for name in _PAYLOAD_COLUMNS if repeats(first[name])]
     return pq.ParquetWriter(
         file,
         schema,
@@ -229,7 +268,7 @@ def make_writer(
         column_encoding=dict.fromkeys(_present(schema, _DELTA_COLUMNS), "DELTA_BINARY_PACKED"),
         write_statistics=_present(schema, [*PLACE_COLUMNS, "offset", "next_offset", "index", "timestamp"]),
         write_page_checksum=True,
-        # a reader is to see strings and numbers, however they were handed to the encoder: names of folders are such, too
+        # readers get plain strings and numbers; Arrow's own schema would make them dictionaries
         store_schema=False,
     )
 
@@ -239,13 +278,13 @@ def _present(schema: pa.Schema, names: Iterable[str]) -> list[str]:
 
 
 class ParquetFormat:
-    """See FileFormat."""
+    """File format of the sink ``parquet``."""
 
     extension = PARQUET
     read_metadata = staticmethod(read_footer)
     subfolders = ()
-    thread_bytes = 0  # pyarrow's are the sink's LIBRARY_BYTES
-    working_copies = 2  # values gathered, and what a column chunk takes while it is written
+    thread_bytes = 0  # the memory of pyarrow's threads is in LIBRARY_BYTES
+    working_copies = 2  # the gathered values, and a column chunk while it is written
 
     def __init__(self, compression: Compression, level: int | None = None, *, beside: bool = False) -> None:
         self._codec = ParquetCodec(compression, level)
@@ -255,18 +294,28 @@ class ParquetFormat:
     def open(
         self, files: FileSystem, *, partition: TopicPartition, folder: Path, position: int, file_id: FileId
     ) -> tuple[HiddenFile, ParquetEncoder]:
-        """See FileFormat."""
+        """Return a partition's next file and its encoder; nothing is created on disk yet.
+
+        Args:
+            files: File system to write to.
+            folder: Folder of the file.
+            position: Offset at which the file begins; the file's name is made of it.
+            file_id: Id of this attempt to write it.
+        """
         hidden = HiddenFile(files, folder=folder, name=data_name(position, PARQUET), file_id=file_id)
         return hidden, ParquetEncoder(hidden, partition, self._codec, beside=self._beside, freed=self._freed)
 
 
 class ParquetSink(ChainSink):
-    """Lands Parquet files."""
+    """Sink that lands Parquet files."""
 
     Options = ParquetOptions
     LIBRARY_BYTES = (64 << 20, 128 << 20)
-    """What Arrow takes once it is loaded and has worked; with row groups that are written beside what goes on, and the slack
-    that its memory pool and the C library then keep; as measured."""
+    """Memory of Arrow in bytes, measured: the least, and the most.
+
+    The least is that after the first use. The most is that with row groups written in threads of their own; it includes
+    memory that its pool and the C library keep.
+    """
 
     def __init__(self, context: SinkContext, options: ParquetOptions, *, files: FileSystem | None = None) -> None:
         beside = context.buffer_bytes >= BESIDE_FROM_BYTES
@@ -274,14 +323,9 @@ class ParquetSink(ChainSink):
         super().__init__(context, options, file_format, files=files)
 
 
-def _repeats(column: pa.ChunkedArray) -> bool:
-    sample = column.slice(0, _SAMPLE_ROWS)
-    return len(sample) > 0 and pc.count_distinct(sample, mode="all").as_py() <= len(sample) * _REPEATS
-
-
 @contextlib.contextmanager
 def _arrow_failures() -> Iterator[None]:
-    """Turn a failure within Arrow into that of the file which it was writing; OSError passes as it is."""
+    """Turn Arrow's exceptions into OSError, as if the file had failed; OSError passes."""
     try:
         yield
     except pa.ArrowException as error:

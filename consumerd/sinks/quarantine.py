@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where units that a policy passes over are kept: one file each, published as landed files are.
+"""The quarantine: one file for each undeliverable unit that the policy ``quarantine`` skips.
 
-Hidden name, fsync, ``claim.confirm()``, link, fsync of the folders; only then does :meth:`FileQuarantine.put` return, and
-the position may move past the unit. A name that is taken by the same unit means that it is kept: by an earlier attempt
-whose commit was lost, or by another member.
+A unit is a record, message, compressed wrapper or batch. Its file is published as landed files are: hidden name, fsync,
+``claim.confirm()``, link, fsync of the folders. Only then does :meth:`FileQuarantine.put` return, and the position may
+move past the unit. If the name is taken by the same unit, it is stored already: by an earlier attempt whose commit was
+lost, or by another member.
 
-All blocking work is done by one thread, step by step, so that what is left of a put that was cancelled is cleared away
-before the next one begins.
+Example: the message at offset 41 of ``orders-0`` is corrupt. Its bytes are stored as
+``orders/0/<incarnation>/00000000000000000041-0.jsonl``. The member dies before it commits 42. The next owner meets the
+corrupt message again, finds the file, and continues at 42.
+
+All blocking work is done by one thread, in order. So the hidden file of a cancelled ``put`` is removed before the next
+one begins.
 """
 
 from __future__ import annotations
@@ -30,17 +35,22 @@ from consumerd.sinks.confirming import confirm_claim
 from consumerd.sinks.quarantine_record import KeptUnit, encode_unit, holds_unit, unit_folders, unit_name
 
 _CLOSE_S: Final = 5.0
+"""Longest time, in seconds, that closing waits for the thread."""
 _NAME: Final = "quarantine"
 
 T = TypeVar("T")
 
 
 class FileQuarantine:
-    """The quarantine below one path, which replicas of the group share; implements ``sinks.base.Quarantine`` and
-    ``CheckedSink``.
+    """Quarantine of undeliverable records, as files below one path, which all members share.
 
-    ``roots`` is where the group keeps which root the path has; None where nothing is recorded. ``wall_ms`` is the calendar's milliseconds, for the files' own account of when they were made. Writer id and cluster
-    id are those of the sinks.
+    Implements ``base.Quarantine`` and ``base.CheckedSink``.
+
+    Args:
+        cluster_id: identifies the cluster; the path belongs to one cluster.
+        writer_id: id of this process, which no other process has.
+        wall_ms: returns the wall-clock time in ms since the epoch, which is stored in the files.
+        roots: records, in ZooKeeper, of the path's random id; None if nothing is recorded.
     """
 
     def __init__(
@@ -68,7 +78,7 @@ class FileQuarantine:
             cluster_id=cluster_id,
             writer_id=writer_id,
             now=lambda: wall_ms() / 1000,
-            charge=lambda _size: None,  # whoever puts a unit here counts it
+            charge=lambda _size: None,  # the pipeline has charged the unit's bytes
             roots=roots,
         )
         self._root = ChainRoot(
@@ -76,11 +86,19 @@ class FileQuarantine:
         )
 
     async def check(self) -> None:
-        """See CheckedSink: whose path is it, and is it the one that it was? Makes it this group's if it is nobody's."""
+        """Check that the path belongs to this group and its volume is mounted.
+
+        Initializes a new path. Raises ConfigError for a path of another cluster or group, RetriableSinkError for a
+        missing volume.
+        """
         await self._root.check(self._next_file_id)
 
     async def put(self, unit: QuarantinedUnit, claim: Claim) -> None:
-        """See Quarantine. Cancelling may leave the unit kept or not; to put it again is fine."""
+        """Store an undeliverable record, message or batch in a file, durably. Idempotent.
+
+        After a cancellation it may be stored or not. ``claim`` is checked before the file is published. Raises
+        RetriableSinkError, OwnershipLost, IncarnationChanged.
+        """
         kept = KeptUnit(unit=unit, cluster=self._cluster_id, group=self._group, when_ms=self._wall_ms())
         attempt = _Attempt(self._files, self._path, kept, self._next_file_id())
         try:
@@ -95,7 +113,7 @@ class FileQuarantine:
             raise
 
     async def close(self) -> None:
-        """End the thread. Idempotent, bounded."""
+        """End the thread, within five seconds. Idempotent."""
         await self._threads.close(timeout_s=_CLOSE_S)
 
     async def _do(self, unit: QuarantinedUnit, work: Callable[[], T]) -> T:
@@ -112,7 +130,7 @@ class FileQuarantine:
             raise RetriableSinkError(f"cannot quarantine offset {unit.offset} of {unit.partition}: {error}") from error
 
     def _in_place(self, step: Callable[[], bool]) -> bool:
-        """Take a step on the volume that was checked, and on no other. Raises OSError, RetriableSinkError."""
+        """Run a step if the checked volume is still mounted. Raises OSError, RetriableSinkError."""
         self._root.require()
         return step()
 
@@ -121,7 +139,7 @@ class FileQuarantine:
 
 
 class _Attempt:
-    """One unit on its way to its name. Everything but :meth:`doom` happens in the one thread."""
+    """One attempt to store a unit. All methods but :meth:`doom` run in the quarantine's thread."""
 
     def __init__(self, files: FileSystem, path: Path, kept: KeptUnit, file_id: FileId) -> None:
         self._files = files
@@ -133,10 +151,10 @@ class _Attempt:
         self._doomed = False
 
     def prepare(self) -> bool:
-        """Tell whether the unit is kept already, else make a hidden file of it. Raises OSError."""
+        """Write the unit's hidden file; return True if the unit is stored already. Raises OSError."""
         self.discard()
         self._files.make_folders(self._folder)
-        # left by whoever died in the middle; a member that is still at it has lost the partition to us
+        # of members that died; one that is still writing has lost the partition to us, so it may not publish either
         remove_hidden(self._files, self._folder)
         name = self._find_free_name()
         if name is not None:
@@ -151,26 +169,26 @@ class _Attempt:
         return name is None
 
     def publish(self) -> bool:
-        """Give the file its name and tell whether it has it. Raises OSError."""
+        """Link the file to its name; return False if the name is taken. Raises OSError."""
         assert self._hidden is not None
         return self._hidden.publish() is Outcome.PUBLISHED
 
     def doom(self) -> None:
-        """From the loop, at once: no link from now on."""
+        """Prevent the link from now on. Called on the event loop."""
         self._doomed = True
         if self._hidden is not None:
             self._hidden.doom()
 
     def discard(self) -> None:
-        """Remove the hidden file, if any. Raises nothing."""
+        """Remove the hidden file, if there is one. Raises nothing."""
         hidden, self._hidden = self._hidden, None
         if hidden is not None:
             hidden.discard()
 
     def _find_free_name(self) -> str | None:
-        """Return the name that the unit is to have, or None if it is kept under one of those that it may have.
+        """Return the first free name for the unit's file, or None if already stored.
 
-        A file that cannot be read is passed over: whatever it was, it is not known to be this unit.
+        A file that cannot be parsed counts as another unit.
         """
         unit = self._kept.unit
         taken = set(self._files.names(self._folder))

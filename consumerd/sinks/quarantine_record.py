@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quarantined units on paper: the names of their files and what these say. Pure; nothing here touches a disk.
+"""Names and contents of the files in quarantine, one for each undeliverable unit. Pure.
 
-``<topic>/<partition>/<incarnation>/<first offset>-<index>.jsonl`` below the quarantine's path: one file a unit, one JSON
-object on one line, with everything that is known of the unit and its bytes in base64. Bytes that are not those of the
-unit which has the name already go to ``<first offset>-<index>.<n>.jsonl``, so that nothing is dropped for its name.
+A unit is a record, message, compressed wrapper or batch. Its file is ``<topic>/<partition>/<incarnation>/<first
+offset>-<index>.jsonl`` below the quarantine's path. It is one JSON object on one line, with everything known of the
+unit, and its bytes in base64. If another unit has the name already, the file is ``<first offset>-<index>.<n>.jsonl``,
+so no unit is dropped. Example: the second unit at offset 41, with other bytes, is ``00000000000000000041-0.1.jsonl``.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from consumerd.landing.record_fields import (
 )
 from consumerd.model import TimestampType, TopicPartition
 from consumerd.sinks.base import QuarantinedUnit
-from consumerd.wire.records import Headers, Record
+from consumerd.wire.record_fields import Headers
+from consumerd.wire.records import Record
 
 _PIECE_BYTES: Final = 3 << 18  # a multiple of three, so that pieces of base64 join without padding
 _RAW_MARK: Final = b',"raw_base64":'
@@ -41,7 +43,10 @@ _UNIT_NAME: Final = re.compile(r"(?P<offset>[0-9]{20})-(?P<index>[0-9]+)(\.(?P<c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptUnit:
-    """A unit as it is kept: whose it was, and when (milliseconds since the epoch) it was passed over."""
+    """A record, message or batch in quarantine, with its cluster, group, and time.
+
+    ``cluster`` is the cluster's id. ``when_ms`` is the time of storing, in ms since the epoch.
+    """
 
     unit: QuarantinedUnit
     cluster: str
@@ -50,7 +55,7 @@ class KeptUnit:
 
     @property
     def payload_bytes(self) -> int:
-        """How many of the unit's bytes are here."""
+        """Number of the record's or batch's own bytes that the file has."""
         record = self.unit.record
         if record is None:
             return len(self.unit.raw)
@@ -59,7 +64,10 @@ class KeptUnit:
 
     @property
     def complete(self) -> bool | None:
-        """Whether all of the unit is here; None where nobody knows how large it was."""
+        """True if all bytes of the unit are stored; None if its size is unknown.
+
+        A unit is a record, message, compressed wrapper or batch.
+        """
         if self.unit.record is not None:
             return True
         return None if self.unit.size is None else self.payload_bytes >= self.unit.size
@@ -69,28 +77,41 @@ class KeptUnit:
 
 
 def unit_folders(unit: QuarantinedUnit) -> tuple[str, str, str]:
-    """Return the names of a unit's folders, percent-encoded where a file system would misread them.
+    """Return the folders for a quarantined record or batch: topic, partition, incarnation.
 
-    Names that begin with a dot or an underscore are for what is no unit's.
+    All are percent-encoded. A leading dot or underscore is encoded, too, because such names are reserved for other
+    files.
     """
     topic = quote(unit.partition.topic, safe="")
     if topic[:1] in "._":
         topic = f"%{ord(topic[0]):02X}{topic[1:]}"
-    return topic, quote(str(unit.partition.partition), safe=""), str(unit.incarnation)
+    incarnation = str(unit.incarnation)
+    if incarnation[:1] == "_":  # a topic id may begin with it
+        incarnation = f"%5F{incarnation[1:]}"
+    return topic, quote(str(unit.partition.partition), safe=""), incarnation
 
 
 def parse_topic_folder(name: str) -> str | None:
-    """Read a topic off a folder's name, or None if the name is no topic's."""
+    """Return the topic of a folder in the quarantine; None for other folders."""
     return None if not name or name[0] in "._" else unquote(name)
 
 
 def unit_name(offset: int, index: int, copy: int = 0) -> str:
-    """Return a unit's final name; ``copy`` counts other units that have it already."""
+    """Return the file name of a quarantined record, message or batch.
+
+    Args:
+        offset: First offset in it.
+        index: Number of a record among those with its offset, from 0.
+        copy: Number of other quarantined units that have this offset and index already.
+    """
     return f"{offset:020d}-{index}{f'.{copy}' if copy else ''}.jsonl"
 
 
 def parse_unit_name(name: str) -> tuple[int, int] | None:
-    """Read offset and index off a file's name, or None if the name is no unit's."""
+    """Return the offset and index in a quarantined unit's file name, None for other names.
+
+    The index numbers the records with one offset, from 0.
+    """
     match = _UNIT_NAME.fullmatch(name)
     return (int(match["offset"]), int(match["index"])) if match else None
 
@@ -99,7 +120,10 @@ def parse_unit_name(name: str) -> tuple[int, int] | None:
 
 
 def encode_unit(kept: KeptUnit) -> Iterator[bytes]:
-    """Yield a file's content in pieces, so that a large unit is never in memory a second time."""
+    """Yield the content of a quarantined unit's file, in parts.
+
+    A unit is a record, message, compressed wrapper or batch.
+    """
     unit, record = kept.unit, kept.unit.record
     fields: dict[str, object] = {
         "format": FORMAT_VERSION,
@@ -124,7 +148,7 @@ def encode_unit(kept: KeptUnit) -> Iterator[bytes]:
 
 
 def _identify(unit: QuarantinedUnit) -> dict[str, object]:
-    """Return the fields, but for its log and its bytes, that a unit has however often it is met."""
+    """Return the fields that identify a unit, besides its log and its bytes."""
     fields: dict[str, object] = {
         "offset": unit.offset,
         "next_offset": unit.next_offset,
@@ -138,7 +162,7 @@ def _identify(unit: QuarantinedUnit) -> dict[str, object]:
 
 
 def parse_unit(data: bytes) -> KeptUnit:
-    """Read a file's content. Raises MalformedRecord."""
+    """Parse the content of a file in the quarantine. Raises MalformedRecord."""
     fields = decode_fields(data)
     is_record = "raw_base64" not in fields
     unit = QuarantinedUnit(
@@ -162,12 +186,12 @@ def parse_unit(data: bytes) -> KeptUnit:
 
 
 def holds_unit(data: bytes, unit: QuarantinedUnit) -> bool:
-    """Tell whether a file's content is this very unit, with no byte less; when and why it was kept does not matter.
+    """Return True if a file of the quarantine has this unit with all its bytes.
 
-    Its bytes are compared as they stand in the file: a unit may be large, and is in memory once already. Raises
-    MalformedRecord.
+    ``data`` is the file's content. Its time and reason may differ. Bytes are compared in their encoded form, part by
+    part, because a unit may be large. Raises MalformedRecord.
     """
-    # a quotation mark within a string is escaped, so that this can be found nowhere else
+    # quotation marks within strings are escaped, so this mark cannot be part of another field
     payload_at = max(data.find(mark) for mark in (_RAW_MARK, _KEY_MARK))
     if payload_at < 0:
         raise MalformedRecord("no bytes of a unit")
@@ -184,7 +208,7 @@ def holds_unit(data: bytes, unit: QuarantinedUnit) -> bool:
 
 
 def _holds_bytes(encoded: memoryview, value: bytes) -> bool:
-    """Tell whether base64 begins with these bytes. Raises MalformedRecord."""
+    """Return True if base64 text begins with these bytes. Raises MalformedRecord."""
     whole = len(value) - len(value) % 3
     if not _begins_with(encoded, _encode_pieces(memoryview(value)[:whole])):
         return False

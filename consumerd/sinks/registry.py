@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds sinks by name among what is installed: the entry-point group ``consumerd.sinks``.
+"""Registry of sinks: the installed entry points of the group ``consumerd.sinks``.
 
-Another distribution adds a sink by an entry point of that group which names a class with the two attributes of
+Another distribution adds a sink by an entry point of that group, which names a class with the interface
 :class:`SinkFactory`.
 """
 
@@ -18,31 +18,34 @@ from consumerd.sinks.base import Sink, SinkContext
 
 GROUP: Final = "consumerd.sinks"
 _EXTRAS: Final = {"pyarrow": "parquet"}
-"""Modules that only an extra brings, and which."""
+"""Modules that only an extra of this package installs, with the extra."""
 
 
 class SinkFactory(Protocol):
-    """A class of sinks. ``Options`` is the model of its settings, without ``type``.
+    """A class of sinks, as the registry returns it; calling it makes a sink.
 
-    It may have two numbers ``LIBRARY_BYTES``: the least and the most that its libraries take in memory, to be set aside
-    from the budget.
+    ``Options`` is the model of the sink's settings, without the key ``type``. The class may have an attribute
+    ``LIBRARY_BYTES``: the least and the most memory that its libraries take, in bytes. The memory budget reserves it.
     """
 
     @property
     def Options(self) -> type[BaseModel]:  # noqa: N802 - a class within the class
-        """The model of the settings."""
+        """Pydantic model of the sink's settings."""
 
     def __call__(self, context: SinkContext, options: BaseModel, /) -> Sink:
-        """Make a sink; does no IO."""
+        """Make a sink, without IO."""
 
 
 def sink_types() -> list[str]:
-    """Return the names of all sinks that are installed, sorted."""
+    """Return the names of all installed types of sinks, such as ``parquet``, sorted."""
     return sorted({point.name for point in entry_points(group=GROUP)})
 
 
 def load_sink(type_name: str) -> SinkFactory:
-    """Return the class of sinks of that name. Raises ConfigError."""
+    """Return the class of sinks of a type, such as ``parquet``.
+
+    Raises ConfigError if the type is not installed.
+    """
     points = entry_points(group=GROUP, name=type_name)
     if not points:
         raise ConfigError(f"there is no sink {type_name!r}; there is {', '.join(sink_types())}")

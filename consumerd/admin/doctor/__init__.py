@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a group, and what to do about it: facts are read once, checks over them are pure."""
+"""``consumerd doctor``: reads the state of a consumer group once, then checks it for problems."""

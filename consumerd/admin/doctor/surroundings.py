@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tries out what settings rest on: landing folders, clocks, the HTTP surface and the daemon behind it.
+"""Tests the environment of a daemon: landing folders, clocks, HTTP port, and the daemon itself.
 
-Leaves nothing behind.
-
-Looking is not enough for file systems: a mount may be read-only, refuse ``link(2)``, or have no inode left while bytes are
-free. So each ability is used for real, on a file of the doctor's own, which is removed at once.
+Leaves nothing behind. File permissions do not tell enough: a mount may be read-only, refuse ``link(2)``, or have no
+inode left while bytes are free. So each operation is performed on a temporary file, which is removed at once.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ import fcntl
 import json
 import os
 import secrets
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -22,10 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from consumerd.access.credential_file import CredentialFile
 from consumerd.delivery.status import DeliveryState
-from consumerd.errors import CoordinationError
+from consumerd.errors import ConfigError, CoordinationError
 from consumerd.landing.failures import describe_failure
 from consumerd.landing.filesystem import FileSystem, OsFileSystem
+from consumerd.net.address import Address, reachable_host
 from consumerd.zk.layout import group_path
 from consumerd.zk.port import NoNode, NotPermitted, ZkClient
 
@@ -38,40 +39,35 @@ _STATUS_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpaceFacts:
-    """Free and total bytes and inodes of a file system, as this user may use them.
-
-    ``inodes`` is 0 for a file system that makes inodes as it needs them.
-    """
-
-    free_bytes: int
-    bytes: int
-    free_inodes: int
-    inodes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FolderFacts:
-    """What a landing folder allows.
+    """Result of trying file operations in a landing folder, where a sink writes its files.
 
-    ``tried`` is the folder that was tried: the nearest one that exists, where the path itself is still to be made.
-    ``failures`` has what went wrong by ability (write, fsync, link, fsync of the folder, flock).
-    ``refused`` lists folders of partitions below the path that this user may not list and write.
+    Args:
+        setting: Name of the setting that gives the folder.
+        tried: Folder that was tried: ``path``, or its nearest existing parent.
+        space: Under ``bytes`` and ``inodes``, free and total numbers of the file system for this user. The total of
+            inodes is 0 if the file system allocates them on demand. Empty if unknown.
+        failures: Error message of each operation that failed: write, fsync, link, fsync of the folder, flock.
+        refused: Folders of partitions below ``path`` that this user may not list and write.
     """
 
     setting: str
     path: Path
     tried: Path
-    space: SpaceFacts | None = None
+    space: dict[str, tuple[int, int]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     refused: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockFacts:
-    """This machine's clock against ZooKeeper's; ``ahead_ms`` is None where it could not be compared.
+    """Comparison of this machine's clock with ZooKeeper's.
 
-    ``within_ms`` is how exact that is: half of the time that the request took.
+    Args:
+        ahead_ms: Milliseconds by which this clock is ahead, below 0 if it is behind; None if they could not be
+            compared.
+        within_ms: Error of the comparison, in ms: half of the time that the request took.
+        problem: Reason why they could not be compared; else empty.
     """
 
     ahead_ms: int | None = None
@@ -81,7 +77,13 @@ class ClockFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsFacts:
-    """What answers at ``http.listen``. ``problem`` is why nothing did, ``foreign`` whether it is no consumerd's."""
+    """Result of requesting ``/metrics`` from the address of the setting ``http.listen``.
+
+    Args:
+        address: Host and port.
+        problem: Reason why no metrics were received; empty if they were.
+        foreign: True if a server other than consumerd answers.
+    """
 
     address: tuple[str, int]
     problem: str = ""
@@ -90,7 +92,11 @@ class MetricsFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TroubledPartition:
-    """A partition that a running daemon says is stopped, or is failing; ``since`` is ISO 8601."""
+    """Partition of a running daemon that is stopped or failing.
+
+    ``name`` is ``TOPIC/PARTITION``; ``state`` is the daemon's name of the partition's state. ``since`` is the time, in
+    ISO 8601, from which on the partition is in this state, for ``reason``.
+    """
 
     name: str
     state: str
@@ -100,7 +106,14 @@ class TroubledPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonFacts:
-    """What the daemon at ``http.listen`` says of itself. ``problem`` is why its answer cannot be read."""
+    """Status of the daemon that answers at the address of the setting ``http.listen``.
+
+    Attributes:
+        address: Host and port.
+        group: Consumer group of the daemon that answers; empty if the response cannot be read.
+        troubled: Partitions of the daemon that are stopped or failing.
+        problem: Reason why the response cannot be read; empty if it can.
+    """
 
     address: tuple[str, int]
     group: str = ""
@@ -118,27 +131,29 @@ def try_folder(
     stat: Callable[[Path], os.statvfs_result] = os.statvfs,
     may: Callable[[Path, int], bool] = os.access,
 ) -> FolderFacts:
-    """Use each ability that landing rests on, in a file that is removed again. Blocks; raises nothing of the disk's.
+    """Try each file operation of a file sink, on a temporary file in its folder.
+
+    Returns the failures. Blocks; raises no OSError.
 
     Args:
-        within: Folders below ``path``. They are asked for permission only: their owners are at work in them.
+        setting: Name of the setting that gives the folder.
+        within: Folders below ``path``. Only their permissions are checked, because members write to them meanwhile.
+        lock: Locks a file descriptor; None for ``flock(2)``.
+        stat: Reads the free space of a file system.
+        may: Checks permissions of a folder.
     """
     files = files or OsFileSystem()
     refused = tuple(folder for folder in within if not may(folder, os.R_OK | os.W_OK | os.X_OK))
     tried = next(folder for folder in (path, *path.parents) if folder.is_dir())
     failures: dict[str, str] = {}
-    space = None
+    space: dict[str, tuple[int, int]] = {}
     try:
         found = stat(tried)
-        space = SpaceFacts(
-            free_bytes=found.f_bavail * found.f_frsize,
-            bytes=found.f_blocks * found.f_frsize,
-            free_inodes=found.f_favail,
-            inodes=found.f_files,
-        )
+        space["bytes"] = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+        space["inodes"] = found.f_favail, found.f_files
     except OSError as error:
         failures["statvfs"] = describe_failure(error, "ask for the free space of", tried)
-    # hidden, as files that are being written: no reader takes it for data
+    # hidden, like a file that is being written, so that no reader takes it for data
     first = tried / f".consumerd-doctor-{secrets.token_hex(8)}.tmp"
     second = first.with_suffix(".linked")
     steps: dict[str, Callable[[int], None]] = {
@@ -169,9 +184,13 @@ def try_folder(
 
 
 async def compare_clocks(zk: ZkClient, group: str, *, wall_ms: Callable[[], int]) -> ClockFacts:
-    """Compare this machine's clock with ZooKeeper's, by an ephemeral node that is deleted again. Raises CoordinationError.
+    """Compare this machine's clock with that of ZooKeeper's leader.
 
-    ZooKeeper's leader gives a node its ``ctime``. The node lies in the group's folder, or above it where that is not made yet.
+    The leader gives each new znode its creation time. So an ephemeral node is created in the group's folder, or above
+    it if that does not exist, and deleted again. Raises CoordinationError.
+
+    Args:
+        wall_ms: This machine's clock, in ms since the epoch.
     """
     for parent in (group_path(group), group_path(group).rpartition("/")[0], ""):
         path = f"{parent}/.consumerd-doctor-{secrets.token_hex(8)}"
@@ -186,31 +205,54 @@ async def compare_clocks(zk: ZkClient, group: str, *, wall_ms: Callable[[], int]
         stat = await zk.exists(path)
         await zk.delete(path)
         if stat is None:
-            return ClockFacts(problem=f"{path} was deleted by somebody else")
+            return ClockFacts(problem=f"{path} was deleted by another client")
         return ClockFacts(ahead_ms=(before + after) // 2 - stat.ctime_ms, within_ms=(after - before + 1) // 2)
     raise CoordinationError("/: there is no such node")
 
 
-def ask_metrics(address: tuple[str, int], *, timeout_s: float) -> MetricsFacts:
-    """Ask for ``/metrics`` at a listen address, without any proxy. Blocks; raises nothing of the network's."""
-    url = _url(address, "/metrics")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpAccess:
+    """Files by which a client is let in at the daemon's HTTP port.
+
+    Attributes:
+        certificate: File with the daemon's own certificate, which it must show; None for http.
+        token: File with the token; None for none.
+    """
+
+    certificate: Path | None = None
+    token: Path | None = None
+
+
+OPEN_HTTP: Final = HttpAccess()
+"""Neither TLS nor a token."""
+
+
+def ask_metrics(address: tuple[str, int], access: HttpAccess = OPEN_HTTP, *, timeout_s: float) -> MetricsFacts:
+    """Request ``/metrics`` from a host and port, without any HTTP proxy.
+
+    Blocks; raises no network error: the result says why there was no answer.
+    """
+    url = _url(address, "/metrics", access)
     try:
-        said = _get(url, timeout_s=timeout_s, most_bytes=_METRICS_BYTES)
+        said = _get(url, access, timeout_s=timeout_s, most_bytes=_METRICS_BYTES)
     except urllib.error.HTTPError as error:
         with error:
             return MetricsFacts(address=address, problem=f"{url} answers {error.code}", foreign=True)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ConfigError) as error:
         return MetricsFacts(address=address, problem=f"{url}: {getattr(error, 'reason', error)}")
     if _METRICS_MARK not in said:
         return MetricsFacts(address=address, problem=f"{url} has no {_METRICS_MARK.decode()}", foreign=True)
     return MetricsFacts(address=address)
 
 
-def ask_daemon(address: tuple[str, int], *, timeout_s: float) -> DaemonFacts:
-    """Ask a daemon for the status of its partitions. Blocks; raises nothing of the network's."""
-    url = _url(address, "/api/v1/status")
+def ask_daemon(address: tuple[str, int], access: HttpAccess = OPEN_HTTP, *, timeout_s: float) -> DaemonFacts:
+    """Request a daemon's status from its HTTP port, and return its stopped and failing partitions.
+
+    Blocks; raises no network error: the result says why there was no answer.
+    """
+    url = _url(address, "/api/v1/status", access)
     try:
-        status = json.loads(_get(url, timeout_s=timeout_s, most_bytes=_STATUS_BYTES))
+        status = json.loads(_get(url, access, timeout_s=timeout_s, most_bytes=_STATUS_BYTES))
         return DaemonFacts(
             address=address,
             group=str(status["group"]),
@@ -228,7 +270,7 @@ def ask_daemon(address: tuple[str, int], *, timeout_s: float) -> DaemonFacts:
     except urllib.error.HTTPError as error:
         with error:
             return DaemonFacts(address=address, problem=f"{url} answers {error.code}")
-    except OSError as error:
+    except (OSError, ConfigError) as error:
         return DaemonFacts(address=address, problem=f"{url}: {getattr(error, 'reason', error)}")
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         return DaemonFacts(
@@ -236,15 +278,26 @@ def ask_daemon(address: tuple[str, int], *, timeout_s: float) -> DaemonFacts:
         )
 
 
-def _url(address: tuple[str, int], path: str) -> str:
+def _url(address: tuple[str, int], path: str, access: HttpAccess) -> str:
     host, port = address
-    reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - what a listener on all is asked at
-    return f"http://{f'[{reached}]' if ':' in reached else reached}:{port}{path}"
+    scheme = "http" if access.certificate is None else "https"
+    return f"{scheme}://{Address(host=reachable_host(host), port=port)}{path}"
 
 
-def _get(url: str, *, timeout_s: float, most_bytes: int) -> bytes:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=timeout_s) as answer:
+def _get(url: str, access: HttpAccess, *, timeout_s: float, most_bytes: int) -> bytes:
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    headers = {}
+    if access.certificate is not None:
+        # the peer must have the key of this very certificate, whoever has signed it and whatever name is in it
+        context = ssl.create_default_context(cafile=access.certificate)
+        context.check_hostname = False
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        handlers.append(urllib.request.HTTPSHandler(context=context))
+    if access.token is not None:
+        headers["Authorization"] = CredentialFile("http.token_file", "bearer", access.token).read()
+    opener = urllib.request.build_opener(*handlers)
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - http or https, from _url
+    with opener.open(request, timeout=timeout_s) as answer:
         said: bytes = answer.read(most_bytes)
     return said
 

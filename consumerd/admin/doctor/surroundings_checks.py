@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Will the landing folders, clocks and listeners do, which the settings name? Pure."""
+"""Checks of a daemon's landing folders, clock and HTTP port, for ``consumerd doctor``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from consumerd.admin.doctor.findings import Finding, Severity, join_few
+from consumerd.admin.doctor.findings import join_few
 from consumerd.admin.doctor.surroundings import ClockFacts, DaemonFacts, FolderFacts, MetricsFacts, TroubledPartition
 from consumerd.delivery.status import DeliveryState
+from consumerd.landing.findings import Finding, Severity
 from consumerd.zk.layout import group_path
 from consumerd.zk.rights import Denial
 
 LEAST_FREE_SHARE: Final = 0.05
 """Share of a file system's bytes, or of its inodes, below which the doctor warns."""
 MOST_SKEW_MS: Final = 5_000
-"""Difference of clocks, in ms, above which the doctor warns: lag in seconds and times of positions are wrong by it."""
+"""Difference between this machine's clock and ZooKeeper's, in ms, above which the doctor warns.
+
+Lag in seconds, and positions found by time, are wrong by such a difference.
+"""
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 _ABILITIES: Final[Mapping[str, str]] = {
     "write": "nothing can be landed there",
@@ -26,136 +30,168 @@ _ABILITIES: Final[Mapping[str, str]] = {
 }
 HTTP_OFF: Final = Finding(
     severity=Severity.NOTICE,
-    check="http-off",
+    kind="http-off",
     where="http.listen",
-    what="it is off: there are no metrics, and which partitions are stopped or failing is not known",
+    detail="it is off: there are no metrics, and which partitions are stopped or failing is not known",
     advice="listen on loopback at least; else look for partition_stopped, and for warnings, in the log",
 )
 """Finding for settings without a status port."""
 
 
+_GIVE_RIGHTS: Final = (
+    "give the daemon's user the right, or the sink a path on a local file system, NFS 3 or 4, or the like. "
+    "Run the doctor as the daemon's user"
+)
+_MAKE_ROOM: Final = "make room on the volume: partitions go on by themselves"
+
+
 def check_folder(folder: FolderFacts, user: str) -> Iterator[Finding]:
-    """Tell what a landing folder refuses to ``user``, who asks, and what runs out there."""
+    """Yield problems with a landing folder: file operations that failed, and low space.
+
+    File sinks write their files there.
+
+    Args:
+        folder: Result of trying the operations.
+        user: Name of the user that tried them.
+    """
     where = f"{folder.setting}: {folder.path}"
     at = "" if folder.tried == folder.path else f" (the path is still to be made; its parent {folder.tried} was tried)"
     for ability, failure in folder.failures.items():
         if ability == "flock":
             yield Finding(
                 severity=Severity.NOTICE,
-                check="folder-without-flock",
+                kind="folder-without-flock",
                 where=where,
-                what=f"{failure}{at}: landing does without, and tables of consumerd-spark on this file system do not",
+                detail=f"{failure}{at}: landing does without, and tables of consumerd-spark on this file system do not",
                 advice="keep tables on another file system",
             )
             continue
         yield Finding(
-            severity=Severity.WARNING if ability == "statvfs" else Severity.ERROR,
-            check="folder-not-usable",
+            severity=Severity.WARNING if ability == "statvfs" else Severity.CRITICAL,
+            kind="folder-not-usable",
             where=where,
-            what=f"{failure}{at}, as user {user}: {_ABILITIES[ability]}",
-            advice="give the daemon's user the right, or the sink a path on a local file system, NFS 3 or 4, or the like. "
-            "Run the doctor as the daemon's user",
+            detail=f"{failure}{at}, as user {user}: {_ABILITIES[ability]}",
+            advice=_MAKE_ROOM if _is_full(folder) else _GIVE_RIGHTS,
         )
     if folder.refused:
         yield Finding(
-            severity=Severity.ERROR,
-            check="partition-folder-not-usable",
+            severity=Severity.CRITICAL,
+            kind="partition-folder-not-usable",
             where=where,
-            what=f"user {user} may not list and write {join_few(folder.refused)}: nothing can be landed there",
-            advice="give the daemon's user both rights (chown or chmod), or mount the volume writable. Run the doctor as the "
-            "daemon's user",
+            detail=f"user {user} may not list and write {join_few(folder.refused)}: nothing can be landed there",
+            advice="give the daemon's user both rights (chown or chmod), or mount the volume writable. Run the doctor "
+            "as the daemon's user",
         )
     yield from _check_space(folder, where)
 
 
+def _is_full(folder: FolderFacts) -> bool:
+    return any(total and not free for free, total in folder.space.values())
+
+
 def _check_space(folder: FolderFacts, where: str) -> Iterator[Finding]:
-    space = folder.space
-    if space is None:
-        return
-    for kind, free, total in (("bytes", space.free_bytes, space.bytes), ("inodes", space.free_inodes, space.inodes)):
+    for kind, (free, total) in folder.space.items():
         if total == 0 or free >= total * LEAST_FREE_SHARE:
             continue
         yield Finding(
-            severity=Severity.WARNING if free else Severity.ERROR,
-            check=f"disk-short-of-{kind}",
+            severity=Severity.WARNING if free else Severity.CRITICAL,
+            kind=f"disk-short-of-{kind}",
             where=where,
-            what=f"{free} of {total} {kind} are free, less than {LEAST_FREE_SHARE:.0%}: when none is left, partitions stand "
-            "still, and nothing is lost",
+            detail=f"{free} of {total} {kind} are free, less than {LEAST_FREE_SHARE:.0%}: when none is left, "
+            "partitions stand still, and nothing is lost",
             advice="move or delete older landed files, never the newest of a partition's; or enlarge the volume"
             + ("" if kind == "bytes" else ". Larger roll_ms and roll_bytes make fewer files"),
         )
 
 
 def check_clocks(group: str, clocks: ClockFacts) -> Iterator[Finding]:
-    """Tell whether this machine's clock goes with ZooKeeper's."""
+    """Yield a problem if this machine's clock differs from ZooKeeper's, or was not compared.
+
+    A difference is reported if it is more than 5 s, after subtracting the error of the comparison.
+
+    Args:
+        group: Consumer group; the problem is reported for the path of its znode.
+    """
     if clocks.ahead_ms is None:
         yield Finding(
             severity=Severity.NOTICE,
-            check="clock-unknown",
+            kind="clock-unknown",
             where=group_path(group),
-            what=f"this machine's clock could not be compared with ZooKeeper's: {clocks.problem}",
+            detail=f"this machine's clock could not be compared with ZooKeeper's: {clocks.problem}",
             advice="see that both are kept by NTP",
         )
     elif abs(clocks.ahead_ms) - clocks.within_ms > MOST_SKEW_MS:
         way = "ahead of" if clocks.ahead_ms > 0 else "behind"
         yield Finding(
             severity=Severity.WARNING,
-            check="clock-differs",
+            kind="clock-differs",
             where=group_path(group),
-            what=f"this machine's clock is {abs(clocks.ahead_ms) / 1000:.1f} s {way} that of ZooKeeper's leader (within "
-            f"{clocks.within_ms} ms): lag in seconds, and positions by time, are wrong where clocks of machines differ",
+            detail=f"this machine's clock is {abs(clocks.ahead_ms) / 1000:.1f} s {way} that of ZooKeeper's leader "
+            f"(within {clocks.within_ms} ms): lag in seconds, and positions by time, are wrong where clocks of "
+            "machines differ",
             advice="see which of the two is wrong, and keep both by NTP",
         )
 
 
 def check_metrics(metrics: MetricsFacts) -> Iterator[Finding]:
-    """Tell what answers at ``http.listen``. Whether alerts reach anybody cannot be seen from here, and is said so."""
+    """Yield problems with the address at which the daemon serves metrics (``http.listen``).
+
+    The doctor cannot check if alerts reach an operator; the text of each problem says so.
+    """
     where = f"http.listen: {metrics.address[0]}:{metrics.address[1]}"
-    unseen = "Whether Prometheus scrapes it, and whether an alert reaches anybody, cannot be seen from here"
+    unseen = "Whether Prometheus scrapes it, and whether an alert reaches a person, cannot be seen from here"
     if metrics.foreign:
         yield Finding(
             severity=Severity.WARNING,
-            check="metrics-of-another",
+            kind="metrics-of-another",
             where=where,
-            what=f"{metrics.problem}: something else listens there, and the daemon cannot. {unseen}",
+            detail=f"{metrics.problem}: something else listens there, and the daemon cannot. {unseen}",
             advice="stop it, or give http.listen another port",
         )
     elif metrics.problem:
         yield Finding(
             severity=Severity.NOTICE,
-            check="metrics-silent",
+            kind="metrics-silent",
             where=where,
-            what=f"{metrics.problem}: no daemon of these settings runs on this machine, or it does not answer. Which "
+            detail=f"{metrics.problem}: no daemon of these settings runs on this machine, or it does not answer. Which "
             f"partitions are stopped or failing is not known. {unseen}",
-            advice="run the doctor on the machine of a daemon, in a pod by kubectl exec; then see Prometheus' page of targets",
+            advice="run the doctor on the machine of a daemon, in a pod by kubectl exec; then see Prometheus' page of "
+            "targets",
         )
     elif metrics.address[0] in _LOOPBACK:
         yield Finding(
             severity=Severity.NOTICE,
-            check="metrics-on-loopback",
+            kind="metrics-on-loopback",
             where=where,
-            what=f"/metrics answers on this machine alone. {unseen}",
+            detail=f"/metrics answers on this machine alone. {unseen}",
             advice="nothing if Prometheus runs here, or by a side-car; else listen on an address that it reaches",
         )
 
 
 def check_daemon(daemon: DaemonFacts, group: str) -> Iterator[Finding]:
-    """Tell which partitions the running daemon says are stopped or failing; those with one reason are one finding."""
+    """Yield problems for stopped or failing partitions of the running daemon.
+
+    Partitions with the same reason share one problem.
+
+    Args:
+        daemon: Status that the daemon has answered.
+        group: Consumer group that is examined.
+    """
     where = f"http.listen: {daemon.address[0]}:{daemon.address[1]}"
     if daemon.problem:
         yield Finding(
             severity=Severity.WARNING,
-            check="status-unreadable",
+            kind="status-unreadable",
             where=where,
-            what=f"{daemon.problem}: which partitions are stopped or failing is not known",
+            detail=f"{daemon.problem}: which partitions are stopped or failing is not known",
             advice="look at the daemon's status page; is it of the release that this doctor is of?",
         )
     elif daemon.group != group:
         yield Finding(
             severity=Severity.WARNING,
-            check="metrics-of-another",
+            kind="metrics-of-another",
             where=where,
-            what=f"a daemon of group {daemon.group!r} listens there, and one of group {group!r} cannot",
+            detail=f"a daemon of group {daemon.group!r} listens there, and one of group {group!r} cannot",
             advice="stop it, or give http.listen another port",
         )
     else:
@@ -165,22 +201,27 @@ def check_daemon(daemon: DaemonFacts, group: str) -> Iterator[Finding]:
         for (state, reason), some in same.items():
             stopped = state == DeliveryState.STOPPED
             yield Finding(
-                severity=Severity.ERROR if stopped else Severity.WARNING,
-                check="partition-stopped" if stopped else "partition-failing",
+                severity=Severity.CRITICAL if stopped else Severity.WARNING,
+                kind="partition-stopped" if stopped else "partition-failing",
                 where=join_few(one.name for one in some),
-                what=f"{state} since {min(one.since for one in some)}: {reason}",
+                detail=f"{state} since {min(one.since for one in some)}: {reason}",
                 advice="by what the reason says: docs/operations.md, "
                 + ("A stopped partition" if stopped else "ConsumerdPartitionFailing; it is tried again"),
             )
 
 
 def check_member_rights(denied: Mapping[str, Denial]) -> Iterator[Finding]:
-    """Tell of nodes that every member makes and that the credentials given here may not make."""
+    """Yield problems for znodes that every member creates, and that these credentials may not create.
+
+    Args:
+        denied: Refusal of ZooKeeper by the path of the parent znode, such as the group's ``ids``.
+    """
     for path, denial in sorted(denied.items()):
         yield Finding(
-            severity=Severity.ERROR,
-            check="member-denied",
+            severity=Severity.CRITICAL,
+            kind="member-denied",
             where=denial.path,
-            what=f"no member can join or work with the credentials given here, since it makes nodes below {path}: {denial}",
-            advice="grant the right with setAcl as the node's owner, or give the members credentials that have it",
+            detail=f"no member can join or work with the credentials given here, since it makes nodes below {path}: "
+            f"{denial}",
+            advice=denial.advise(),
         )

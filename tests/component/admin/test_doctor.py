@@ -400,8 +400,8 @@ async def test_clock_is_compared_with_that_of_zookeeper_and_no_node_is_left(serv
         assert (await zk.children("/consumers/g"))[0] == []
     assert list(check_clocks("g", here)) == []
     (told,) = check_clocks("g", ahead)
-    assert (told.check, told.severity) == ("clock-differs", "warning")
-    assert "s ahead of that of ZooKeeper's leader" in told.what
+    assert (told.kind, told.severity) == ("clock-differs", "warning")
+    assert "s ahead of that of ZooKeeper's leader" in told.detail
     assert 90_000 - MOST_SKEW_MS < (ahead.ahead_ms or 0) < 90_000 + MOST_SKEW_MS
 
 
@@ -412,5 +412,5 @@ async def test_clock_that_an_acl_keeps_from_being_compared_is_told(foreign: Kazo
     async with make_client(connect) as zk:
         await zk.wait_connected()
         (told,) = check_clocks("g", await compare_clocks(zk, "g", wall_ms=wall_ms))
-    assert (told.check, told.severity) == ("clock-unknown", "notice")
-    assert "/consumers/g" in told.what
+    assert (told.kind, told.severity) == ("clock-unknown", "notice")
+    assert "/consumers/g" in told.detail

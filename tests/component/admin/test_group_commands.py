@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.security import make_acl
 
 from consumerd.cli.main import CONFIGURATION, DONE, FAILED, main
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
@@ -82,6 +83,19 @@ def test_nothing_is_exported_and_nothing_moved_of_a_group_without_positions(
     assert "--all-topics: group new has no offsets" in capsys.readouterr().err
 
 
+def test_a_misspelt_topic_has_no_positions_for_a_reason(
+    server: EmbeddedZooKeeper, foreign: KazooClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As for ``lag``. One that was deleted is shown as long as it has a position, and a new one has none yet."""
+    foreign.create("/consumers/spelt/offsets/gone/0", b"5", makepath=True)
+    assert ask(server, "offsets show ordres", group="spelt") == CONFIGURATION
+    assert "there is no topic ordres" in capsys.readouterr().err
+    assert ask(server, "offsets show gone", group="spelt") == DONE
+    assert "gone" in capsys.readouterr().out
+    assert ask(server, "offsets show orders", group="spelt") == DONE
+    assert capsys.readouterr().out == "no stored positions\n"
+
+
 @pytest.mark.parametrize("command", ["lag", "offsets show", "offsets export", "doctor"])
 def test_a_position_that_is_no_number_is_quoted_with_what_to_do(
     server: EmbeddedZooKeeper, foreign: KazooClient, capsys: pytest.CaptureFixture[str], command: str
@@ -115,6 +129,37 @@ def test_requests_are_taken_back(
     assert foreign.get_children(folder) == []
     assert ask(server, "offsets cancel --all", group="asked") == DONE
     assert capsys.readouterr().out == "no requests\n"
+
+
+@pytest.mark.parametrize(
+    ("denied", "command"),
+    [
+        ("offsets/orders/0", "offsets set orders/0=5 --force --yes"),
+        ("offsets/orders", "offsets set orders/1=5 --force --yes"),
+        ("consumerd/requests/orders", "offsets set orders/2=5 --force --yes"),
+        ("consumerd/requests/orders", "offsets cancel orders/0"),
+        ("offsets/orders", "offsets show"),
+        ("offsets/orders", "offsets export"),
+        ("offsets/orders", "lag"),
+    ],
+)
+def test_a_request_that_an_acl_refuses_has_failed_and_names_the_node(
+    server: EmbeddedZooKeeper, foreign: KazooClient, capsys: pytest.CaptureFixture[str], denied: str, command: str
+) -> None:
+    """ZooKeeper was reached and said no: to try again later, as for exit code 3, does not help."""
+    group = f"{command}-{denied}".translate(str.maketrans(" /=", "___"))
+    root = f"/consumers/{group}"
+    foreign.ensure_path(f"{root}/ids")
+    if "requests" in denied:
+        foreign.create(f"{root}/consumerd/requests/orders/0", b"junk", makepath=True)
+        foreign.ensure_path(f"{root}/consumerd/roots/lake")  # it has landed files, so a request is left
+    else:
+        foreign.create(f"{root}/offsets/orders/0", b"4", makepath=True)
+    reads_only = command in {"lag", "offsets show", "offsets export"}
+    foreign.set_acls(f"{root}/{denied}", [make_acl("world", "anyone", read=not reads_only)])
+    assert ask(server, command, group=group) == FAILED
+    assert f"{root}/{denied}" in (said := capsys.readouterr().err)
+    assert "no permission: check the node's ACL, and cluster.zookeeper_sasl or zookeeper_auth" in said
 
 
 def test_what_is_left_of_a_deleted_topic_is_not_waiting_for_an_owner(

@@ -15,6 +15,7 @@ from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.errors import ClusterChanged, OffsetError
 from consumerd.group.admission import Admission, describe_cluster, find_our_sessions
 from consumerd.model import TopicPartition
+from consumerd.offsets.group_positions import GroupPositions
 from consumerd.offsets.requests import ZooKeeperOffsetRequests
 from consumerd.offsets.store import Commit
 from consumerd.offsets.zookeeper import ZooKeeperOffsetStore
@@ -64,12 +65,14 @@ async def cluster_of(zk: AiozkClient) -> str:
 
 
 async def plan(zk: AiozkClient, group: str, *targets: tuple[TopicPartition, int]) -> Plan:
-    return await plan_moves(zk, group, [Target(partition=one, position=at) for one, at in targets], force=False)
+    moves = [Target(partition=one, position=at) for one, at in targets]
+    return await plan_moves(zk, GroupPositions(zk, group), moves, force=False)
 
 
 def make_mover(zk: AiozkClient, group: str) -> OffsetMover:
     numbers = itertools.count()
-    return OffsetMover(zk, group, author="ops", new_id=lambda: f"id-{next(numbers)}", wall_ms=lambda: 1)
+    positions = GroupPositions(zk, group)
+    return OffsetMover(zk, positions, author="ops", new_id=lambda: f"id-{next(numbers)}", wall_ms=lambda: 1)
 
 
 async def test_members_of_ours_are_told_from_java_by_the_session_and_gone_with_it(

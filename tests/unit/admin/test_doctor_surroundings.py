@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.admin.doctor.findings import Finding
 from consumerd.admin.doctor.reading import find_landed_folders
 from consumerd.admin.doctor.surroundings import FolderFacts, ask_daemon, ask_metrics, try_folder
 from consumerd.admin.doctor.surroundings_checks import check_daemon, check_folder, check_metrics
+from consumerd.landing.findings import Finding
 from tests.support.disk_faults import find_why_no_mount
 from tests.support.faulty_files import RecordingFileSystem
 
@@ -45,7 +45,7 @@ def test_folder_that_can_do_everything_is_not_told_and_nothing_is_left_in_it(tmp
     """The file of the trial and its second name are gone."""
     folder = try_folder("sinks.lake.path", tmp_path)
     assert folder.failures == {}
-    assert folder.space is not None
+    assert {"bytes", "inodes"} == folder.space.keys()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -63,25 +63,25 @@ def test_ability_that_a_file_system_lacks_is_an_error_with_its_consequence(
 ) -> None:
     """Told before the first record waits for it; what was made is removed all the same."""
     (told,) = tell(try_folder("sinks.lake.path", tmp_path, files=refusing(call, number)))
-    assert (told.severity, told.check) == ("error", "folder-not-usable")
+    assert (told.severity, told.kind) == ("error", "folder-not-usable")
     assert told.where == f"sinks.lake.path: {tmp_path}"
-    assert ability in told.what
-    assert consequence in told.what
-    assert "as user lander" in told.what
+    assert ability in told.detail
+    assert consequence in told.detail
+    assert "as user lander" in told.detail
     assert list(tmp_path.iterdir()) == []
 
 
 def test_file_system_without_flock_is_told_and_does_not_matter_for_landing(tmp_path: Path) -> None:
     """Tables need it, and a landing zone does not."""
     (told,) = tell(try_folder("sinks.lake.path", tmp_path, lock=refuse_lock))
-    assert (told.severity, told.check) == ("notice", "folder-without-flock")
+    assert (told.severity, told.kind) == ("notice", "folder-without-flock")
 
 
 def test_path_that_is_still_to_be_made_is_tried_at_its_nearest_parent(tmp_path: Path) -> None:
     """The daemon makes it; the doctor does not."""
     path = tmp_path / "a" / "b"
     (told,) = tell(try_folder("sinks.lake.path", path, files=refusing("create", errno.EACCES)))
-    assert f"its parent {tmp_path} was tried" in told.what
+    assert f"its parent {tmp_path} was tried" in told.detail
     assert list(tmp_path.iterdir()) == []
 
 
@@ -96,8 +96,8 @@ def test_folders_of_partitions_that_refuse_are_one_finding(tmp_path: Path) -> No
     (told,) = tell(
         try_folder("sinks.lake.path", tmp_path, within=within, may=lambda folder, _mode: folder not in refused)
     )
-    assert (told.severity, told.check) == ("error", "partition-folder-not-usable")
-    assert f"user lander may not list and write {refused[0]}, {refused[1]}" in told.what
+    assert (told.severity, told.kind) == ("error", "partition-folder-not-usable")
+    assert f"user lander may not list and write {refused[0]}, {refused[1]}" in told.detail
     assert tell(try_folder("sinks.lake.path", tmp_path, within=within)) == []
 
 
@@ -112,8 +112,8 @@ def test_folder_of_a_partition_that_is_mounted_read_only_is_told(tmp_path: Path)
         (told,) = tell(try_folder("sinks.lake.path", tmp_path, within=list(find_landed_folders(tmp_path))))
     finally:
         subprocess.run(("umount", str(chain)), check=True)
-    assert told.check == "partition-folder-not-usable"
-    assert str(chain) in told.what
+    assert told.kind == "partition-folder-not-usable"
+    assert str(chain) in told.detail
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_space_and_inodes_that_run_out_are_told_by_themselves(
         return os.statvfs_result((512, 1, 100, free_bytes, free_bytes, 100, free_inodes, free_inodes, 0, 255))
 
     found = tell(try_folder("sinks.lake.path", tmp_path, stat=stat))
-    assert [(one.check, one.severity) for one in found] == told
+    assert [(one.kind, one.severity) for one in found] == told
 
 
 def test_file_system_that_counts_no_inodes_does_not_lack_any(tmp_path: Path) -> None:
@@ -158,8 +158,9 @@ def test_mount_without_a_free_inode_is_told(tmp_path: Path) -> None:
         found = tell(try_folder("sinks.lake.path", tmp_path))
     finally:
         subprocess.run(("umount", str(tmp_path)), check=True)
-    assert [one.check for one in found] == ["folder-not-usable", "disk-short-of-inodes"]
-    assert "0 of 4 inodes are free" in found[1].what
+    assert [one.kind for one in found] == ["folder-not-usable", "disk-short-of-inodes"]
+    assert found[0].advice == "make room on the volume: partitions go on by themselves"
+    assert "0 of 4 inodes are free" in found[1].detail
 
 
 @contextmanager
@@ -188,15 +189,15 @@ def test_metrics_that_answer_are_told_from_another_process_and_from_none() -> No
     with serving(b'consumerd_info{version="1"} 1\n') as port:
         (loopback,) = check_metrics(ask_metrics(("127.0.0.1", port), timeout_s=5))
         assert list(check_metrics(ask_metrics(("0.0.0.0", port), timeout_s=5))) == []
-    assert (loopback.check, loopback.severity) == ("metrics-on-loopback", "notice")
+    assert (loopback.kind, loopback.severity) == ("metrics-on-loopback", "notice")
     for code, body in ((200, b"hello"), (404, b"")):
         with serving(body, code) as port:
             (other,) = check_metrics(ask_metrics(("127.0.0.1", port), timeout_s=5))
-        assert (other.check, other.severity) == ("metrics-of-another", "warning")
+        assert (other.kind, other.severity) == ("metrics-of-another", "warning")
     (silent,) = check_metrics(ask_metrics(("127.0.0.1", port), timeout_s=5))
-    assert (silent.check, silent.severity) == ("metrics-silent", "notice")
+    assert (silent.kind, silent.severity) == ("metrics-silent", "notice")
     for one in (loopback, other, silent):
-        assert "cannot be seen from here" in one.what
+        assert "cannot be seen from here" in one.detail
 
 
 def status_of(group: str, *partitions: tuple[str, str, str, str | None]) -> bytes:
@@ -230,7 +231,7 @@ def test_partitions_with_one_reason_are_one_finding_since_the_first_of_them() ->
             ("e", "paused", "2026-01-01T00:00:00Z", None),
         )
     )
-    assert [(one.check, one.where, one.what) for one in found] == [
+    assert [(one.kind, one.where, one.detail) for one in found] == [
         ("partition-failing", "a/0, b/0", f"failing since 2026-01-02T00:00:05Z: {full}"),
         ("partition-stopped", "c/0", f"stopped since 2026-01-01T00:00:00Z: {bad}"),
     ]
@@ -249,13 +250,13 @@ def test_partitions_with_one_reason_are_one_finding_since_the_first_of_them() ->
 def test_a_status_that_cannot_be_read_is_told(code: int, body: bytes, said: str) -> None:
     """Silence would read as: none is stopped."""
     (told,) = ask(body, code)
-    assert (told.check, told.severity) == ("status-unreadable", "warning")
-    assert said in told.what
-    assert "stopped or failing is not known" in told.what
+    assert (told.kind, told.severity) == ("status-unreadable", "warning")
+    assert said in told.detail
+    assert "stopped or failing is not known" in told.detail
 
 
 def test_a_daemon_of_another_group_is_told_from_ours() -> None:
     """Its partitions are nothing of ours, and ours cannot listen there."""
     (told,) = ask(status_of("h", ("a", "stopped", "2026-01-02T00:00:07Z", "x")))
-    assert told.check == "metrics-of-another"
-    assert "group 'h'" in told.what
+    assert told.kind == "metrics-of-another"
+    assert "group 'h'" in told.detail

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from consumerd.admin.inspection import LagEstimator, LagRow
+from consumerd.admin.lag import LagEstimator, LagRow
 
 ROW = LagRow(
     topic="t", partition="0", owner=None, position=100, earliest=0, latest=300, lag=200, seconds=None, deleted=False,

@@ -26,10 +26,12 @@ from consumerd.admin.operations import (
     explain_undone,
     plan_moves,
 )
-from consumerd.errors import ConfigError, OffsetError
-from consumerd.model import LogRange, TopicPartition
+from consumerd.errors import ConfigError, ConnectionLost, CoordinationError, OffsetError
+from consumerd.model import Incarnation, LogRange, TopicPartition
+from consumerd.offsets.group_positions import GroupPositions
+from consumerd.offsets.positions import Position
 from consumerd.offsets.requests import ZooKeeperOffsetRequests
-from consumerd.offsets.store import Commit, CommitOutcome
+from consumerd.offsets.store import ZOOKEEPER_ONLY, Commit, CommitOutcome, Place, Validity
 from consumerd.offsets.zookeeper import ZooKeeperOffsetStore
 from consumerd.zk.layout import ids_path, member_path, offset_path, owner_path, request_path, roots_root, topic_path
 from consumerd.zk.port import OutcomeUnknown
@@ -68,8 +70,15 @@ def test_positions_outside_the_log_are_refused_with_its_range():
     for wrong in (9, 21):
         with pytest.raises(ConfigError, match=rf"t/0: {wrong} is outside the log \[10, 20\](.|\n)*--force"):
             check_targets([Target(partition=P, position=wrong)], ranges)
-    with pytest.raises(ConfigError, match="t/1: its leader could not be asked"):
-        check_targets([Target(partition=Q, position=1)], ranges)
+
+
+def test_a_log_that_cannot_be_asked_about_is_no_wrong_input():
+    """The exit code says that a broker was not reached, unless a position is wrong in any case."""
+    unknown, wrong = Target(partition=Q, position=1), Target(partition=P, position=21)
+    with pytest.raises(ConnectionLost, match=r"t/1: its leader could not be asked(.|\n)*--force"):
+        check_targets([unknown], {P: LogRange(10, 20)})
+    with pytest.raises(ConfigError, match=r"t/0: 21 is outside(.|\n)*t/1: its leader could not be asked"):
+        check_targets([unknown, wrong], {P: LogRange(10, 20)})
 
 
 class Group:
@@ -111,11 +120,17 @@ class Group:
         return member
 
     async def plan(self, *targets, force=False):
-        return await plan_moves(self, G, [Target(partition=p, position=at) for p, at in targets], force=force)
+        return await plan_moves(
+            self, GroupPositions(self, G), [Target(partition=p, position=at) for p, at in targets], force=force
+        )
 
     async def carry_out(self, plan, *, new_chain=False, wait_s=5.0):
         mover = OffsetMover(
-            self, G, author="ops@desk", new_id=lambda: f"id-{next(self.numbers)}", wall_ms=lambda: 1_700_000_000_000
+            self,
+            GroupPositions(self, G),
+            author="ops@desk",
+            new_id=lambda: f"id-{next(self.numbers)}",
+            wall_ms=lambda: 1_700_000_000_000,
         )
         return await mover.carry_out(plan, new_chain=new_chain, wait_s=wait_s, show=self.shown.append)
 
@@ -158,7 +173,7 @@ def test_without_a_member_and_without_files_positions_are_written():
 
 async def make_request(group, partition, position, request_id="before"):
     plan = await group.plan((partition, position))
-    mover = OffsetMover(group, G, author="a", new_id=lambda: request_id, wall_ms=lambda: 1)
+    mover = OffsetMover(group, GroupPositions(group, G), author="a", new_id=lambda: request_id, wall_ms=lambda: 1)
     return mover._make_request(plan.moves[0], new_chain=False)
 
 
@@ -349,7 +364,7 @@ def test_a_write_of_somebody_else_is_not_taken_for_the_one_that_was_never_answer
             raise OutcomeUnknown("the connection broke")
 
         group.multi_hook = lose
-        with pytest.raises(OffsetError, match="somebody else has written"):
+        with pytest.raises(OffsetError, match="another client has written"):
             await group.carry_out(plan)
         assert group.server.read(request_path(G, P)) is not None
 
@@ -363,7 +378,7 @@ def test_a_position_that_somebody_else_has_written_meanwhile_is_left():
         group.server.put(offset_path(G, P), b"9")
         plan = await group.plan((P, 5))
         group.server.put(offset_path(G, P), b"700")
-        with pytest.raises(OffsetError, match="somebody else has written"):
+        with pytest.raises(OffsetError, match="another client has written"):
             await group.carry_out(plan)
         assert group.held(P) == (b"700", 1)
 
@@ -445,5 +460,136 @@ def test_an_export_of_another_cluster_or_of_a_topic_made_again_is_refused():
     check_origin(export, source="f", cluster="1-2", incarnations={"t": "7"})
     with pytest.raises(ConfigError, match="from cluster 1-2, this is 3-4"):
         check_origin(export, source="f", cluster="3-4", incarnations={"t": "7"})
-    with pytest.raises(ConfigError, match="topic t was deleted and made again"):
+    with pytest.raises(ConfigError, match="topic t was deleted and re-created"):
         check_origin(export, source="f", cluster="1-2", incarnations={"t": "8"})
+
+
+# -- positions in Kafka
+
+BOTH, KAFKA = frozenset(Place), frozenset({Place.KAFKA})
+
+
+class Kept(GroupPositions):
+    """Positions whose part in Kafka a test makes; ``journal`` has the writes to both places."""
+
+    def __init__(self, group, in_kafka, *, unknown=""):
+        super().__init__(group, G)
+        self.in_kafka, self.unknown, self.journal = in_kafka, unknown, []
+        self.failure = None
+
+    async def find_kept(self, partitions):
+        kept = await super().find_kept(partitions)
+        kafka = {
+            one: Position(value=at, validity=Validity.UNKNOWN_AGE, place=Place.KAFKA, incarnation=Incarnation(1))
+            for one, at in self.in_kafka.items()
+        }
+        return dataclasses.replace(kept, kafka=kafka, unknown=self.unknown)
+
+    async def write(self, partition, position, incarnation):
+        """Stand in for the writer to Kafka."""
+        if self.failure is not None:
+            raise self.failure
+        self.journal.append((partition, position, incarnation is not None))
+
+    async def move(self, group, places, *targets):
+        plan = await plan_moves(
+            group, self, [Target(partition=p, position=at) for p, at in targets], places, force=False
+        )
+        mover = OffsetMover(group, self, author="a", new_id=lambda: "i", wall_ms=lambda: 1, kafka=self)
+        await mover.carry_out(plan, new_chain=False, wait_s=1, show=group.shown.append)
+        return plan
+
+
+@pytest.mark.parametrize("places", [ZOOKEEPER_ONLY, BOTH])
+def test_a_rewind_moves_both_places(places):
+    """Kafka's larger position would be read, or refuse the next start."""
+
+    async def scenario(group):
+        group.server.put(offset_path(G, P), b"9")
+        kept = Kept(group, {P: 9})
+        plan = await kept.move(group, places, (P, 5))
+        assert [(P, 5, True)] == kept.journal
+        assert (b"5", 1) == group.held(P)
+        assert {"0": "written to ZooKeeper and Kafka"} == group.outcomes
+        assert "reads 4 again" == plan.moves[0].effect
+
+    with_group(scenario)
+
+
+def test_a_partition_without_a_position_in_kafka_is_written_where_members_read():
+    """A group in ZooKeeper gets none in Kafka; with both, a first position is one in both."""
+
+    async def scenario(group):
+        kept = Kept(group, {})
+        await kept.move(group, ZOOKEEPER_ONLY, (P, 5))
+        assert [] == kept.journal
+        await kept.move(group, BOTH, (Q, 3))
+        assert [(Q, 3, True)] == kept.journal
+        assert (b"3", 0) == group.held(Q)
+
+    with_group(scenario)
+
+
+def test_in_kafka_alone_zookeeper_is_left_alone_and_an_earlier_request_ends():
+    """A request that stood would move the partition again at the next start."""
+
+    async def scenario(group):
+        group.server.put(offset_path(G, P), b"9")
+        await ZooKeeperOffsetRequests(group.zk, G).put(await make_request(group, P, 77))
+        kept = Kept(group, {P: 300})
+        plan = await kept.move(group, KAFKA, (P, 5))
+        assert ([(P, 5, True)], (b"9", 0)) == (kept.journal, group.held(P))
+        assert group.server.read(request_path(G, P)) is None
+        assert {"0": "written to Kafka"} == group.outcomes
+        assert 300 == plan.moves[0].position
+
+    with_group(scenario)
+
+
+@pytest.mark.parametrize(
+    ("in_kafka", "held", "said"),
+    [(9, b"9", "ZooKeeper's is as it was"), (3, b"5", "ZooKeeper has it already")],
+    ids=["back", "forward"],
+)
+def test_kafka_that_cannot_be_written_is_an_error_that_says_what_stands(in_kafka, held, said):
+    """A rewind begins in Kafka, so that a failure between both writes leaves everything as it was."""
+
+    async def scenario(group):
+        group.server.put(offset_path(G, P), b"9" if in_kafka == 9 else b"3")
+        kept = Kept(group, {P: in_kafka})
+        kept.failure = CoordinationError("away")
+        with pytest.raises(CoordinationError, match=f"t/0: Kafka has not confirmed position 5, {said}.*away"):
+            await kept.move(group, BOTH, (P, 5))
+        assert held == group.held(P)[0]
+        assert {} == group.outcomes
+
+    with_group(scenario)
+
+
+def test_a_node_that_another_client_writes_meanwhile_is_said_with_what_kafka_has():
+    """Kafka was first, and has moved."""
+
+    async def scenario(group):
+        group.server.put(offset_path(G, P), b"9")
+        kept = Kept(group, {P: 9})
+
+        async def interfere(operations):
+            group.server.put(offset_path(G, P), b"8")
+            return await group.zk.multi(operations)
+
+        group.multi_hook = interfere
+        with pytest.raises(OffsetError, match=r"another client has written.*Kafka has position 5 of t/0 already"):
+            await kept.move(group, BOTH, (P, 5))
+
+    with_group(scenario)
+
+
+def test_positions_that_kafka_does_not_tell_are_said_to_be_unknown():
+    """It may hold a larger one, which refuses the next start."""
+
+    async def scenario(group):
+        kept = Kept(group, {}, unknown="no coordinator")
+        await kept.move(group, ZOOKEEPER_ONLY, (P, 5))
+        assert {"0": "written to ZooKeeper; Kafka's is unknown: no coordinator"} == group.outcomes
+
+    with_group(scenario)

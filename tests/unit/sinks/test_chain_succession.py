@@ -603,3 +603,50 @@ async def test_claim_is_confirmed_for_the_seal_and_for_the_record(rig: SinkRig):
     await writer.start(REQUEST)
 
     assert claim.confirmations == 2
+
+
+async def test_topic_with_another_id_begins_a_chain(rig: SinkRig):
+    """Topic ids have no order: the claim, which reads the id again before each publishing, says which is present."""
+    old, new = (StubClaim(PARTITION, incarnation=Incarnation(0, topic_id=letter * 22)) for letter in "ZA")
+    writer = await rig.writer(claim=old)
+    await land(writer, 0, 10)
+    found = await rig.member().open(new)
+
+    assert (found.resume_position, found.has_earlier_topic) == (None, True)
+
+    await found.start(Start(position=0, reason="new incarnation"))
+    await land(found, 0, 3)
+
+    assert shapes(rig) == [("Z" * 22, 0, 10, True), ("A" * 22, 0, 3, False)]
+    assert not (await rig.member().open(new)).has_earlier_topic
+
+
+@pytest.mark.parametrize("old", [Incarnation(0, topic_id="Z" * 22), Incarnation(7)], ids=str)
+async def test_topic_goes_on_where_it_landed_though_a_former_one_was_claimed_since(rig: SinkRig, old: Incarnation):
+    """A broker that is out of date may name the id of the deleted topic once more. What has landed lands once.
+
+    The deleted topic may have its czxid from the record of a cluster that has left ZooKeeper.
+    """
+    new = Incarnation(0, topic_id="A" * 22)
+    for topic, resume, end in [(old, None, 10), (new, None, 20), (old, 10, 12), (new, 20, 30)]:
+        writer = await rig.member().open(StubClaim(PARTITION, incarnation=topic))
+        assert resume == writer.resume_position
+        await writer.start(Start(position=resume or 0, reason="new partition"))
+        await land(writer, resume or 0, end)
+        assert end == writer.resume_position
+
+    expected = [(str(old), 0, 10, True), (str(new), 0, 20, True), (str(old), 10, 12, True), (str(new), 20, 30, False)]
+    assert expected == shapes(rig)
+
+
+async def test_writer_of_a_deleted_topic_id_is_refused_by_its_claim(rig: SinkRig):
+    """It came too late: the topic was re-created after its claim, and another member has begun a chain."""
+    old, new = (StubClaim(PARTITION, incarnation=Incarnation(0, topic_id=letter * 22)) for letter in "ZA")
+    await land(await rig.writer(claim=new), 0, 3)
+    late = await rig.member().open(old)
+    old.failure = IncarnationChanged("made again")
+
+    with pytest.raises(IncarnationChanged):
+        await late.start(Start(position=10, reason="committed"))
+
+    assert shapes(rig) == [("A" * 22, 0, 3, False)]

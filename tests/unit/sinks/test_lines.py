@@ -111,7 +111,7 @@ def test_legacy_record_goes_on_at_the_next_message():
     """Offsets are bytes, and records of one compressed set share theirs."""
     partition = TopicPartition("clicks", PartitionKey(3, BrokerId(0)))
     records = [record(0), record(40, index=0), record(40, index=1), record(40, index=2), record(90)]
-    batch = build_batch(partition, records, next_offset=120)
+    batch = build_batch(partition, records, next_offset=120, next_offsets=[40, 90, 90, 90, 120])
 
     assert [(line["offset"], line["index"], line["next_offset"]) for line in decode(batch)] == [
         (0, 0, 40),

@@ -10,11 +10,12 @@ from consumerd.errors import ConfigError
 from consumerd.sinks.registry import load_sink, sink_types
 
 
-@pytest.mark.parametrize("name", ["jsonl", "null", "parquet", "stdout"])
+@pytest.mark.parametrize("name", ["http", "jsonl", "null", "parquet", "stdout"])
 def test_sinks_of_the_package_are_found(name: str):
     """By the same entry points as anybody else's."""
     factory = load_sink(name)
-    options = factory.Options.model_validate({"path": "/data"} if name in {"jsonl", "parquet"} else {})
+    needed = {"jsonl": {"path": "/data"}, "parquet": {"path": "/data"}, "http": {"url": "https://host/"}}
+    options = factory.Options.model_validate(needed.get(name, {}))
 
     assert name in sink_types()
     assert options.model_dump()["on_rejected"] == "stop"
@@ -22,7 +23,7 @@ def test_sinks_of_the_package_are_found(name: str):
 
 def test_unknown_sink_is_refused_with_what_there_is():
     """A typing error should be seen at a glance."""
-    with pytest.raises(ConfigError, match="no sink 'parket'; there is jsonl, null, parquet, stdout"):
+    with pytest.raises(ConfigError, match="no sink 'parket'; there is http, jsonl, kafka, null, parquet, stdout"):
         load_sink("parket")
 
 
