@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs changes of logs in threads, in order per partition, and reports appends.
+"""Runs all changes of partitions' logs in threads, in order for each partition.
 
 A log is synchronous and accepts one writer at a time. Produce requests, the coordinator and the housekeeper change logs
 only through :class:`Appender`. So the event loop never waits for a disk, the appends of a partition happen in the order
-of the calls, and long polls are woken.
+of the calls, and fetches that wait for records are woken.
 
 Per partition, at most one batch of work runs in a thread, and work requested meanwhile forms the next batch, so that
 small appends share one thread switch. All bookkeeping happens on the event loop, without locks.
@@ -12,6 +12,7 @@ small appends share one thread switch. All bookkeeping happens on the event loop
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from consumerd.model import TopicPartition
+from consumerd.wire.modern.building import build_marker
 
 if TYPE_CHECKING:
     from consumerd.embedded.log.expansion import Expansion
@@ -27,6 +29,28 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Grown = Callable[[TopicPartition, int], None]
+
+_ENOUGH_BYTES: Final = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """Marker that ends a producer's transaction in one partition.
+
+    ``time_ms`` is in ms since the Unix epoch.
+    """
+
+    producer_id: int
+    epoch: int
+    commit: bool
+    time_ms: int
+
+    def build(self, base_offset: int) -> bytes:
+        """Return the marker as a control batch."""
+        return build_marker(base_offset, self.producer_id, self.epoch, commit=self.commit, timestamp=self.time_ms)
+
+
+Ended = Callable[[TopicPartition, Marker], None]
 
 _THREADS: Final = 4
 
@@ -53,7 +77,7 @@ class _Job(Generic[T]):
 
 
 class Appender:
-    """Changes logs, one change per partition at a time.
+    """Runs changes of partitions' logs in threads, one at a time for each partition.
 
     Leaving its ``async with`` block waits for work in progress.
     """
@@ -63,6 +87,7 @@ class Appender:
         self._queues: dict[TopicPartition, list[_Job[Any]]] = {}
         """Partitions with work in a thread, each with the jobs to follow."""
         self._subscribers: list[Grown] = []
+        self._enders: list[Ended] = []
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -72,57 +97,84 @@ class Appender:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Wait for all requested work; bounded by the disk only."""
+        """Wait for all requested work, as long as the disk takes."""
         try:
             await self._idle.wait()
         finally:
             self._pool.shutdown(wait=False)  # its threads are done, or end when they are
 
-    async def append(
-        self, partition: TopicPartition, log: PartitionLog, record_set: bytes | memoryview, *, flush: bool = False
-    ) -> Appended:
-        """Append, and flush if ``flush`` or the log's settings say so.
+    async def append(self, partition: TopicPartition, log: PartitionLog, record_set: bytes | memoryview) -> Appended:
+        """Append produced records to a partition's log, in a thread.
 
-        Raises what ``PartitionLog.append`` raises. Bounded by the disk only. If it is cancelled, the append may still
-        happen.
+        Returns the assigned offsets. Raises the errors of ``PartitionLog.append``. There is no timeout: the call takes
+        as long as the disk. If the call is cancelled, the append may still happen.
         """
-        return await self.start_append(partition, log, record_set, flush=flush)
+        return await self.start_append(partition, log, record_set)
 
     def start_append(
         self,
         partition: TopicPartition,
         log: PartitionLog,
         record_set: bytes | memoryview,
-        *,
-        flush: bool = False,
         expansion: Expansion | None = None,
     ) -> asyncio.Future[Appended]:
-        """Queue an append in the partition's order; its result is awaited later."""
+        """Queue an append of produced records, in the order of the calls; return a future.
 
-        def work() -> Appended:
-            appended = log.append(record_set, expansion)
-            if flush:
-                log.flush()
-            return appended
+        The future has the result of the append, or its error.
 
+        Args:
+            partition: The partition.
+            log: The partition's open log.
+            record_set: Messages or record batches, as a Produce request has them.
+            expansion: Limit of the decompressed size of all appends of one request together; None for no such limit.
+        """
+        work = functools.partial(log.append, record_set, expansion)
         return self._start(partition, work, lambda appended: appended.size_bytes)
 
     async def run(self, partition: TopicPartition, work: Callable[[], T]) -> T:
-        """Run other work on a partition's log (retention, compaction, closing), in order.
+        """Run other work on a partition's log, such as retention, in a thread.
 
-        It runs in a thread. Raises what ``work`` raises; bounded by ``work`` only.
+        The work begins after the appends requested before. Returns the result of ``work``, or raises its error. There
+        is no timeout.
         """
         return await self._start(partition, work, lambda _: 0)
 
-    def subscribe(self, grown: Grown) -> Callable[[], None]:
-        """Call ``grown`` on the loop with each extended partition and the bytes added.
+    async def append_own(self, partition: TopicPartition, log: PartitionLog, build: Callable[[int], bytes]) -> Appended:
+        """Append a batch of the broker itself to a partition's log, in a thread.
+
+        As ``PartitionLog.append_own``, whose errors it raises.
+        """
+        work = functools.partial(log.append_own, build)
+        return await self._start(partition, work, lambda written: written.size_bytes)
+
+    async def append_marker(self, log: PartitionLog, marker: Marker) -> None:
+        """Append the marker of a producer's transaction, and tell those who wait for it.
+
+        Raises the errors of ``PartitionLog.append_own``.
+        """
+        work = functools.partial(log.append_own, marker.build)
+        # it makes all records of the transaction visible, so whoever waits for any number of bytes looks again
+        await self._start(log.partition, work, lambda _: _ENOUGH_BYTES)
+        for ended in self._enders:
+            ended(log.partition, marker)
+
+    def subscribe_markers(self, ended: Ended) -> Callable[[], None]:
+        """Call ``ended`` on the event loop after each marker.
 
         Returns a function that ends the subscription.
+        """
+        self._enders.append(ended)
+        return lambda: self._enders.remove(ended)
+
+    def subscribe(self, grown: Grown) -> Callable[[], None]:
+        """Call ``grown`` after each append, with the partition and the number of bytes added.
+
+        Calls come on the event loop. Returns a function that ends the subscription.
         """
         self._subscribers.append(grown)
         return lambda: self._subscribers.remove(grown)
 
-    # -- turns
+    # -- batches of work
 
     def _start(
         self, partition: TopicPartition, work: Callable[[], T], measure: Callable[[T], int]

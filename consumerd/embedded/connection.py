@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One accepted connection: splits its input into request frames, and sends replies.
+"""One accepted connection of the broker: splits its input into requests, and sends replies.
 
-Reading ahead is limited, in frames and bytes, while a request is handled; then the socket is not read, so TCP slows the
-peer down. Requests are handed out in the order in which they came; answering each before taking the next keeps
-responses in order. A large request takes memory shared by all connections (``request_memory``), as far as it has
-arrived, until the next one is taken; small ones are bounded by the number of connections. A peer that sends the rest of
-a large request at less than 64 KiB/s is disconnected while others wait for memory.
+Requests are handed out in the order in which they arrive. The caller sends each response before it takes the next
+request, which keeps responses in order.
 
-The end of the stream is noticed while a request is handled, unless reading is paused: :attr:`ServedConnection.hangup`
-then ends what waits on the peer's behalf. Complete requests before the end are still handed out, since a peer may close
-only its sending side. A silent peer without a pending request is given up after a time (Kafka's
-``connections.max.idle.ms``).
+Reading ahead
+    While a request is handled, the next ones are read, up to a limit of frames and bytes. At the limit, the socket is
+    not read any more, so that TCP slows the peer down.
+
+Memory
+    A request above 16 KiB takes memory that all connections share (``request_memory``), step by step as its bytes
+    arrive. It is released when the next request is taken. While others wait for memory, a peer that sends a large
+    request at less than 64 KiB/s is disconnected.
+
+End of the stream
+    It is noticed while a request is handled, unless the limit of reading ahead is reached.
+    :attr:`ServedConnection.hangup` then ends long polls and other waits for this peer. Complete requests before the end
+    are still handed out, since a peer may close only its sending side.
+
+A silent peer without a pending request is disconnected after a time (Kafka's ``connections.max.idle.ms``).
 """
 
 from __future__ import annotations
@@ -32,16 +40,18 @@ from consumerd.net.frames import FrameAssembler
 _AHEAD_FRAMES: Final = 2
 _AHEAD_BYTES: Final = 32 * 1024
 _AHEAD_SMALL_FRAMES: Final = 200
-"""Limits of reading ahead: two frames, or more while they are small. Frames that arrive together may exceed it a
-little.
+"""Reading ahead stops at 200 frames, or at two or more frames of 32 KiB together.
+
+Frames that arrive in one call may exceed these limits.
 """
 
 _RECEIVED_AT_ONCE: Final = 4
-"""Receive calls before other connections get a turn; the first call of a request returns only its beginning."""
+"""Receive calls before other connections get a turn. The first call for a large request returns only its beginning."""
 
 _BETWEEN_BYTES: Final = 16 * 1024
 """Frames up to this size take no shared memory."""
 _LARGE_BYTES: Final = 256 * 1024
+"""Frames from this size on are memory-mapped."""
 
 _PROGRESS_S: Final = 10.0
 """Interval, in seconds, at which the progress of a large request is checked."""
@@ -50,14 +60,17 @@ _LEAST_PROGRESS_BYTES: Final = 640 * 1024
 
 
 def allocate_frame(size: int) -> memoryview:
-    """Return memory for a frame; large frames get pages only as bytes arrive."""
+    """Return memory for a request of ``size`` bytes.
+
+    Large requests are memory-mapped: they get pages of memory only as bytes arrive.
+    """
     return memoryview(bytearray(size)) if size < _LARGE_BYTES else memoryview(mmap.mmap(-1, size))
 
 
 class ServedConnection:
-    """Owns the non-blocking ``sock``, for use on one running loop.
+    """A client's connection to the broker, for use on one event loop.
 
-    :meth:`close` must be called.
+    The connection owns the non-blocking socket ``sock``, and closes it in :meth:`close`, which must be called.
     """
 
     def __init__(
@@ -106,10 +119,10 @@ class ServedConnection:
         return bool(self._frames)
 
     async def next_frame(self) -> memoryview | None:
-        """Return the next request's frame without its size; None once the peer ends the stream.
+        """Return the bytes of the next request, without its size; None at the stream's end.
 
-        The previous frame must not be used any more. Bounded by the idle timeout. Raises RemoteProtocolError if the
-        framing is lost, ConnectionLost after the idle timeout.
+        The memory of the previous request must not be used any more. Raises RemoteProtocolError if the size of a
+        request is invalid, ConnectionLost if the client is silent for too long.
         """
         self._finish_work()
         self._active_s = self._loop.time()
@@ -126,9 +139,9 @@ class ServedConnection:
         return frame
 
     async def send(self, reply: FramedReply) -> None:
-        """Send a reply, and close its owners. Raises ConnectionLost.
+        """Send a reply, and close the files that it refers to.
 
-        Bounded as :meth:`ReplySender.send` is.
+        Raises ConnectionLost if the client disconnects, or accepts no bytes for too long.
         """
         try:
             await self._sender.send(reply)
@@ -136,9 +149,10 @@ class ServedConnection:
             reply.close()
 
     async def fall_silent(self) -> None:
-        """Respond no more: read and discard until the peer hangs up.
+        """Send no more responses: read and discard requests until the client disconnects.
 
-        Bounded and raises as :meth:`next_frame`.
+        Raises RemoteProtocolError if the size of a request is invalid, ConnectionLost if the client is silent for too
+        long.
         """
         self._discarding = True
         while await self.next_frame() is not None:
@@ -192,7 +206,7 @@ class ServedConnection:
         return allocate_frame(size)
 
     def _enter(self) -> None:
-        """Continue: more memory is reserved for the arriving frame."""
+        """Continue reading, after more memory was reserved for the arriving frame."""
         self._active_s = self._loop.time()
         self._missing_bytes = None
         self._read_on()
@@ -212,7 +226,7 @@ class ServedConnection:
     def _reserved_part(self, buffer: memoryview) -> memoryview:
         """Return the part of the buffer that may be filled now.
 
-        For a large frame, that is the reserved part, which may be empty; otherwise all of it.
+        For a large frame, that is the part whose memory is reserved (perhaps none); otherwise all of it.
         """
         claim = self._arriving
         if claim is None:
@@ -281,7 +295,7 @@ class ServedConnection:
             claim.release()
 
     def _check_idle(self) -> None:
-        """Give up a peer that was silent for too long without a pending request.
+        """Disconnect a peer that was silent for too long without a pending request.
 
         Otherwise, schedule the next check.
         """

@@ -1,27 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns request frames into response frames: decoding, handlers, faults, encoding.
+"""Dispatcher of requests: decodes them, calls their handlers, injects faults, and encodes the responses.
 
-Knows no socket. For each imitated release (``releases``) it decides how to react to requests that cannot be handled;
-most end the connection, which is expressed by raising.
+It does not use sockets. For each imitated release (``releases``) it decides how to react to requests that cannot be
+handled; most end the connection, which is expressed by raising.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import structlog
 
 from consumerd.embedded.faults import BrokerFaults
-from consumerd.embedded.handlers.api_versions import ApiVersionsHandler
-from consumerd.embedded.handlers.context import ConnectionRefused, Handler, Hangup, RequestContext
+from consumerd.embedded.handlers.context import ANONYMOUS, ConnectionRefused, Handler, Hangup, RequestContext
 from consumerd.embedded.handlers.refusals import REQUESTS, refuse
-from consumerd.embedded.releases import Imitation, OnUnknownRequest
+from consumerd.embedded.releases import Imitation
 from consumerd.embedded.reply import FileResponse, FramedReply
 from consumerd.errors import ConsumerdError, LocalProtocolError, RemoteProtocolError
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.errorcodes import ErrorCode
-from consumerd.wire.modern.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from consumerd.wire.modern.api_versions import ApiVersionRange, ApiVersionsRequest, ApiVersionsResponse
 from consumerd.wire.modern.produce import count_parts
 from consumerd.wire.schema import Request
 from consumerd.wire.server_session import (
@@ -35,24 +34,32 @@ from consumerd.wire.server_session import (
 from consumerd.wire.session import HEADER_CODEC
 
 _LARGE_BYTES: Final = 1 << 19
-"""Size limit of requests without records. Larger ones may have at most ``_MOST_PARTS`` topics and partitions.
+"""Size limit, in bytes, of requests without records. Produce requests may be larger.
 
-Kafka only limits the bytes of all requests. Here the content is decoded and answered on the event loop, element by
-element: a list of that size takes a second, in which no other client is served.
+Kafka limits only the bytes of all requests together. Here the lists in a request are decoded on the event loop, element
+by element. Decoding a list of this size takes a second, in which no other client is served.
 """
 _MOST_PARTS: Final = 50_000
+"""Largest number of topics and partitions in a Produce request above that size."""
+
+_FIRST_TO_LIST_ITS_OWN: Final = (2, 4)
+"""Release from which an unsupported version of ApiVersions is answered with the broker's range (KIP-511)."""
 
 _log = structlog.get_logger(__name__)
 
 
 class SilenceWanted(ConsumerdError):
-    """This connection gets no more responses, and stays open."""
+    """The broker leaves a connection open, but sends no more responses on it.
+
+    Kafka 0.9 does so after a request that it does not know.
+    """
 
 
 class Dispatcher:
-    """Dispatches requests to ``handlers``, in the versions of the imitated release.
+    """Passes requests to their handlers, and handles ApiVersions itself.
 
-    It also answers ApiVersions.
+    Args:
+        handlers: The handlers by API; each request is decoded in the versions of the imitated release.
     """
 
     def __init__(self, handlers: Mapping[ApiKey, Handler], imitation: Imitation, faults: BrokerFaults) -> None:
@@ -61,48 +68,75 @@ class Dispatcher:
         }
         self._handlers: Final[Mapping[ApiKey, Handler]] = {
             **handlers,
-            ApiKey.API_VERSIONS: ApiVersionsHandler(spoken),
+            ApiKey.API_VERSIONS: self._list_versions,
         }
+        self._versions: Final = ApiVersionsResponse(
+            api_versions=tuple(
+                ApiVersionRange(
+                    api_key=api,
+                    min_version=imitation.listed_from.get(api, versions.first),
+                    max_version=versions.last,
+                )
+                for api, versions in sorted(spoken.items())
+            )
+        )
         self._imitation = imitation
         self._faults = faults
         self._accepted: Final[Mapping[type[Request[Any]], range]] = {
             REQUESTS[api]: range(versions.first, versions.last + 1) for api, versions in spoken.items()
         }
 
-    async def answer(
-        self, frame: memoryview, *, peer_host: str, connection_id: str, hangup: Hangup
+    def connect(self) -> Self:
+        """Return what handles the requests of a new connection: the same for all."""
+        return self
+
+    def accepts(self, api: ApiKey) -> range:
+        """Return the versions of a request that the imitated release takes; empty for none."""
+        return self._accepted.get(REQUESTS[api], range(0))
+
+    async def respond(
+        self, frame: memoryview, *, peer_host: str, hangup: Hangup, principal: str = ANONYMOUS
     ) -> FramedReply | None:
-        """Return the response to a frame, or None if it gets none.
+        """Return the response to a request; None if it has none (Produce with ``acks`` 0).
 
-        The caller closes it.
+        The caller sends the response and closes it. Raises ConnectionRefused or RemoteProtocolError if the connection
+        must be closed, and SilenceWanted if it must be left open without further responses.
 
-        Bounded as the handler is, and by injected delays. Raises ConnectionRefused and RemoteProtocolError if the
-        connection is to be closed, and SilenceWanted.
+        Args:
+            frame: The bytes of the request, without their size.
+            peer_host: The client's address.
+            hangup: Tells if the client disconnects meanwhile.
+            principal: The client's identity, as ACLs name it.
         """
         _check_size(frame)
         try:
             received = read_request(frame, self._accepted)
         except UnknownRequest as error:
-            if self._imitation.on_unknown_request is OnUnknownRequest.FALL_SILENT:
+            if self._imitation.falls_silent:
                 raise SilenceWanted(str(error)) from error
             raise
         except VersionNotSpoken as error:
             if error.request_class is not ApiVersionsRequest:
                 raise
-            refusal = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_versions=())
+            own = [one for one in self._versions.api_versions if one.api_key == ApiKey.API_VERSIONS]
+            listed = tuple(own) if self._imitation.release >= _FIRST_TO_LIST_ITS_OWN else ()
+            refusal = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_versions=listed)
             return await self._reply(ApiKey.API_VERSIONS, error.header.correlation_id, refusal, 0)
         context = RequestContext(
-            version=received.version,
+            version=received.header.api_version,
             client_id=received.header.client_id,
             peer_host=peer_host,
-            connection_id=connection_id,
+            principal=principal,
             hangup=hangup,
         )
         request = received.request
         response = await self._handle(received, context)
         if not request.expects_response:
             return None
-        return await self._reply(request.api, received.header.correlation_id, response, received.version)
+        return await self._reply(request.api, received.header.correlation_id, response, received.header.api_version)
+
+    async def _list_versions(self, _request: ApiVersionsRequest, _context: RequestContext) -> ApiVersionsResponse:
+        return self._versions
 
     async def _handle(self, received: ReceivedRequest, context: RequestContext) -> object:
         request = received.request

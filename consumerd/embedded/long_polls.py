@@ -13,20 +13,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from consumerd.embedded.handlers.context import Hangup
 from consumerd.model import TopicPartition
 
 
+@dataclass(slots=True, eq=False)
 class _Poll:
     """One waiting fetch; ``rooms`` are the bytes that each partition can still add."""
 
-    __slots__ = ("missing", "rooms", "woken")
-
-    def __init__(self, rooms: Mapping[TopicPartition, int], missing: int, woken: asyncio.Future[None]) -> None:
-        self.rooms = dict(rooms)
-        self.missing = missing
-        self.woken = woken
+    rooms: dict[TopicPartition, int]
+    missing: int
+    woken: asyncio.Future[None]
 
     def count(self, partition: TopicPartition, size: int) -> None:
         counted = min(size, self.rooms[partition])
@@ -41,23 +40,30 @@ class _Poll:
 
 
 class LongPolls:
-    """The waiting fetches by partition. For use on one event loop."""
+    """Fetch requests that wait for records, by partition. For use on one event loop."""
 
     def __init__(self) -> None:
         self._waiting: dict[TopicPartition, set[_Poll]] = {}
 
     @property
     def waiting(self) -> int:
-        """Number of entries: one per poll and partition."""
+        """Number of pairs of a waiting fetch and one of its partitions."""
         return sum(map(len, self._waiting.values()))
 
     async def wait(self, rooms: Mapping[TopicPartition, int], missing: int, *, until: float, hangup: Hangup) -> None:
-        """Wait until ``missing`` bytes are appended, at most ``rooms`` bytes per partition.
+        """Wait until ``missing`` bytes were appended to the partitions of a fetch.
 
-        Also returns at ``until`` (loop time), when a partition is disturbed, and when the peer hangs up.
+        Also returns at the time ``until``, in seconds of the event loop's clock; after a call of :meth:`disturb` for
+        one of the partitions; and when the client disconnects.
+
+        Args:
+            rooms: The partitions of the fetch, each with the most bytes of its appends that count.
+            missing: Number of bytes.
+            until: Time limit.
+            hangup: Tells if the client disconnects.
         """
         loop = asyncio.get_running_loop()
-        poll = _Poll(rooms, missing, loop.create_future())
+        poll = _Poll(dict(rooms), missing, loop.create_future())
         timer = loop.call_at(until, poll.wake)
         forget = hangup.add(poll.wake)
         for partition in rooms:
@@ -74,16 +80,25 @@ class LongPolls:
                     del self._waiting[partition]
 
     def grown(self, partition: TopicPartition, size: int) -> None:
-        """Report that ``size`` bytes were appended to a partition."""
+        """Note that ``size`` bytes were appended to a partition.
+
+        Wakes the fetches that now have enough.
+        """
         for poll in self._waiting.get(partition, ()):
             poll.count(partition, size)
 
     def disturb(self, partition: TopicPartition) -> None:
-        """Report another change of a partition, such as its deletion or a new leader."""
+        """Wake the fetches that wait for a partition, after a change other than an append.
+
+        Examples of such a change: the partition is deleted, or gets a new leader.
+        """
         for poll in self._waiting.get(partition, ()):
             poll.wake()
 
     def disturb_topics(self, topics: Collection[str]) -> None:
-        """Report another change of all partitions of some topics."""
+        """Wake the fetches that wait for any partition of these topics.
+
+        Called after a change other than an append, such as the deletion of a topic.
+        """
         for partition in [one for one in self._waiting if one.topic in topics]:
             self.disturb(partition)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Responses as pieces of a frame: bytes, and file ranges sent without copying.
+"""Responses in pieces: bytes in memory, and ranges of files sent without copying.
 
-A frame with file ranges is never joined; it stays a list of pieces until it is sent. The creator of a
-:class:`FramedReply` passes along the objects to be closed after sending.
+A frame (a response with its size) that has file ranges is never joined; it stays a list of pieces until it is sent. The
+creator of a :class:`FramedReply` passes along the objects to be closed after sending.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Protocol, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """``size`` bytes of an open file from ``position`` on.
+    """A range of an open file: ``size`` bytes from ``position`` on.
 
-    It has a length, so it can stand for a record set.
+    It stands in a response in place of the records that these bytes are. Its ``len()`` is ``size``.
     """
 
     descriptor: int
@@ -32,17 +32,17 @@ Piece: TypeAlias = bytes | memoryview | FileRange
 
 
 class Closable(Protocol):
-    """An object that keeps a file open for a reply."""
+    """Object that keeps a file open until a response was sent."""
 
     def close(self) -> None:
-        """Release the file. Idempotent."""
+        """Release the file, because the response was sent or dropped. Idempotent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileResponse:
-    """A response in which :class:`FileRange` objects stand for record sets.
+    """A response that has :class:`FileRange` objects in place of records.
 
-    ``owners`` keep the files open, and are closed when it was sent or dropped.
+    ``owners`` keep the files open. They are closed when the response was sent or dropped.
     """
 
     response: object
@@ -51,32 +51,37 @@ class FileResponse:
 
 @dataclass(slots=True, kw_only=True)
 class FramedReply:
-    """A complete frame to be sent; ``then_close`` ends the connection after it."""
+    """A complete response to be sent, with its size, as a list of pieces.
+
+    ``owners`` keep the files open that pieces refer to. If ``then_close`` is True, the connection is closed after
+    sending.
+    """
 
     pieces: list[Piece]
     owners: Sequence[Closable] = ()
     then_close: bool = field(default=False)
 
-    @property
-    def size(self) -> int:
-        """Number of bytes to be sent."""
-        return sum(len(piece) for piece in self.pieces)
-
     def close(self) -> None:
-        """Close the owners of the pieces."""
+        """Close all ``owners``: release the files to which the response refers."""
         for owner in self.owners:
             owner.close()
 
 
 def read_piece(piece: Piece) -> bytes:
-    """Return a piece as bytes; of a file, as far as it reaches."""
+    """Return the bytes of a piece of a response.
+
+    There are fewer bytes than its size only if the piece is a range of a file that has become shorter.
+    """
     if isinstance(piece, FileRange):
         return os.pread(piece.descriptor, piece.size, piece.position)
     return bytes(piece)
 
 
 def cut_pieces(pieces: Iterable[Piece], size: int) -> list[Piece]:
-    """Return the first ``size`` bytes of the pieces."""
+    """Return the pieces that make up the first ``size`` bytes of a response.
+
+    The last one is shortened if necessary.
+    """
     kept: list[Piece] = []
     for piece in pieces:
         if size <= 0:

@@ -32,14 +32,11 @@ _COPY_BYTES: Final = 256 * 1024
 
 _NO_SENDFILE: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTSOCK})
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
-"""Tells the kernel that more data follows: the head of a response shares a packet with its records."""
+"""Tells the kernel that more data follows: the header of a response shares a packet with its records."""
 
 
 class ReplySender:
-    """Sends one reply at a time on ``sock``.
-
-    A peer that accepts nothing for ``stall_s`` seconds is given up.
-    """
+    """Sends the replies of one connection on ``sock``, one at a time."""
 
     def __init__(self, sock: socket.socket, *, stall_s: float, use_sendfile: bool = hasattr(os, "sendfile")) -> None:
         self._sock = sock
@@ -50,9 +47,9 @@ class ReplySender:
         """Loop time at which the peer last accepted something."""
 
     async def send(self, reply: FramedReply) -> None:
-        """Send a whole reply. Raises ConnectionLost.
+        """Send a whole reply, however long the client takes to read it.
 
-        Bounded if the peer accepts something every ``stall_s`` seconds.
+        Raises ConnectionLost if the client disconnects, or accepts no bytes for ``stall_s`` seconds.
         """
         self._pieces.extend(reply.pieces)
         try:

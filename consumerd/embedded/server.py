@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The broker's listener; each connection is served in a task of its own.
 
-Requests of a connection are handled one after the other, and answered in order (Kafka's documentation, Implementation:
-Network Layer). ``dispatch`` handles their content.
+Requests of a connection are handled one after the other, and their responses are sent in the same order (Kafka's
+documentation, Implementation: Network Layer). A :class:`RequestDispatcher` handles their content.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ import errno
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
 from consumerd.aio.tasks import TaskSet
 from consumerd.embedded.connection import ServedConnection
-from consumerd.embedded.dispatch import Dispatcher, SilenceWanted
-from consumerd.embedded.handlers.context import ConnectionRefused
+from consumerd.embedded.dispatch import SilenceWanted
+from consumerd.embedded.handlers.context import ConnectionRefused, Hangup
+from consumerd.embedded.reply import FramedReply
 from consumerd.embedded.request_memory import RequestMemory
 from consumerd.errors import ConfigError, ConnectionLost, RemoteProtocolError
 
 DEFAULT_RECEIVED_BYTES: Final = 128 * 1024 * 1024
 DEFAULT_IDLE_S: Final = 600.0
-"""As Kafka's ``connections.max.idle.ms``."""
+"""Time, in seconds, after which a silent client is disconnected: Kafka's ``connections.max.idle.ms``."""
 
 _BACKLOG: Final = 512
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -35,8 +36,38 @@ _ACCEPT_AGAIN_S: Final = 1.0
 _log = structlog.get_logger(__name__)
 
 
+class RequestDispatcher(Protocol):
+    """Source of handlers for connections.
+
+    Implemented by ``dispatch.Dispatcher``, by ``sasl.SaslDispatcher`` for connections that authenticate, and, for Kafka
+    0.6 and 0.7, by ``legacy.dispatch.LegacyDispatcher``.
+    """
+
+    def connect(self) -> RequestHandler:
+        """Return what handles the requests of a new connection."""
+
+
+class RequestHandler(Protocol):
+    """Handles the requests of one connection."""
+
+    async def respond(self, frame: memoryview, *, peer_host: str, hangup: Hangup) -> FramedReply | None:
+        """Return the response to a request; None if it has none.
+
+        Raises ConnectionRefused or RemoteProtocolError if the connection must be closed, and SilenceWanted if it must
+        be left open without further responses.
+
+        Args:
+            frame: The bytes of the request, without their size.
+            peer_host: The client's address.
+            hangup: Tells if the client disconnects meanwhile.
+        """
+
+
 class BrokerServer:
-    """Serves ``dispatcher`` on a listening socket that it owns; created by :func:`listen`."""
+    """The broker's listener: accepts connections and passes their requests to a dispatcher.
+
+    The server owns its listening socket. :func:`listen` creates a server.
+    """
 
     def __init__(
         self,
@@ -63,10 +94,11 @@ class BrokerServer:
         return len(self._connections)
 
     @asynccontextmanager
-    async def serving(self, dispatcher: Dispatcher) -> AsyncIterator[None]:
-        """Accept and serve connections while the block runs.
+    async def serving(self, dispatcher: RequestDispatcher) -> AsyncIterator[None]:
+        """Accept connections while the block runs; ``dispatcher`` handles their requests.
 
-        At its end, stops listening and closes all connections. An exception of the block is raised unchanged.
+        At the end of the block, the server stops listening and closes all connections. An exception of the block is
+        raised unchanged.
         """
         loop = asyncio.get_running_loop()
         failure: Exception | None = None
@@ -102,10 +134,10 @@ class BrokerServer:
             raise failure
 
     def close(self) -> None:
-        """Stop listening. Idempotent."""
+        """Stop listening for connections. Idempotent."""
         self._listener.close()
 
-    def _accept(self, dispatcher: Dispatcher, tasks: TaskSet[str]) -> None:
+    def _accept(self, dispatcher: RequestDispatcher, tasks: TaskSet[str]) -> None:
         """Accept and serve waiting clients. Raises OSError if no more can be accepted now."""
         for _ in range(_BACKLOG):
             try:
@@ -133,11 +165,11 @@ class BrokerServer:
             )
             tasks.start(name, self._serve(connection, dispatcher), name=f"broker-connection-{name}")
 
-    async def _serve(self, connection: ServedConnection, dispatcher: Dispatcher) -> None:
-        """Serve one connection to its end. Unbounded: the client decides."""
+    async def _serve(self, connection: ServedConnection, dispatcher: RequestDispatcher) -> None:
+        """Serve one connection until the client or an error ends it."""
         name = connection.name
         try:
-            await _answer_all(connection, dispatcher)
+            await _respond_to_all(connection, dispatcher.connect())
         except SilenceWanted as error:
             _log.debug("connection_silenced", connection=name, reason=str(error))
             with contextlib.suppress(RemoteProtocolError, ConnectionLost):
@@ -153,12 +185,10 @@ class BrokerServer:
             connection.close()
 
 
-async def _answer_all(connection: ServedConnection, dispatcher: Dispatcher) -> None:
-    """Answer requests until the peer ends the stream, or a reply ends the connection."""
+async def _respond_to_all(connection: ServedConnection, handler: RequestHandler) -> None:
+    """Handle requests until the peer ends the stream, or a reply ends the connection."""
     while (frame := await connection.next_frame()) is not None:
-        reply = await dispatcher.answer(
-            frame, peer_host=connection.peer_host, connection_id=connection.name, hangup=connection.hangup
-        )
+        reply = await handler.respond(frame, peer_host=connection.peer_host, hangup=connection.hangup)
         del frame
         if reply is not None:
             await connection.send(reply)
@@ -178,31 +208,24 @@ def listen(
     write_timeout_s: float,
     idle_timeout_s: float = DEFAULT_IDLE_S,
 ) -> BrokerServer:
-    """Listen on ``host``, an address or name of this machine.
+    """Listen on ``host``, an address or name of this machine; return the server.
 
-    Connections wait until they are served. Raises ConfigError if it cannot listen.
+    Clients can connect from now on, and are served from :meth:`BrokerServer.serving` on. Port 0 chooses a free port.
+    Raises ConfigError if it cannot listen.
 
     Args:
-        max_request_bytes: Largest size of one request.
-        max_received_bytes: Largest size of the requests of all connections that are received and handled.
-        write_timeout_s: Time after which a peer that accepts no bytes of a reply is disconnected.
-        idle_timeout_s: Time after which a silent peer is disconnected.
+        max_request_bytes: Largest size of one request, in bytes.
+        max_received_bytes: Limit, in bytes, of the memory of all requests that are being received or handled.
+        write_timeout_s: Seconds after which a client that accepts no bytes of a response is disconnected.
+        idle_timeout_s: Seconds after which a silent client without a pending request is disconnected.
     """
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.settimeout(0)
-            listener.bind(address)
-            listener.listen(_BACKLOG)
-        except OSError:
-            listener.close()
-            raise
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        dual_stack = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        listener = socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=dual_stack)
     except OSError as error:
         raise ConfigError(f"the broker cannot listen on {host}:{port}: {error}") from error
+    listener.settimeout(0)
     return BrokerServer(
         listener,
         max_request_bytes=max_request_bytes,

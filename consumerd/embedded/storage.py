@@ -1,73 +1,144 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log directory of a running broker, for several threads and re-created topics.
+"""Storage of the embedded brokers: topics and logs that brokers of one process share.
 
-``log.LogDirectory`` accepts one caller at a time; here calls take turns. If a folder exists where a new topic's log is
-to be, it is renamed to a name that ends in ``-stray``, and kept.
+Without ZooKeeper, the cluster's metadata are shared too. A single broker has a storage of its own. Several brokers
+share one, so a record that one of them has accepted is on all replicas at once, and any of them can lead the partition
+from there.
 """
 
 from __future__ import annotations
 
-import threading
+import asyncio
+import time
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import Self, TypeVar
 
-from consumerd.embedded.log.files import LogFileSystem
-from consumerd.embedded.log.log_directory import LogDirectory, path_aside
-from consumerd.embedded.log.partition_log import PartitionLog
+from consumerd.aio.tasks import alongside
+from consumerd.embedded.appending import Appender
+from consumerd.embedded.catalogue import LogCatalogue
+from consumerd.embedded.faults import FillableFiles
+from consumerd.embedded.housekeeping import Housekeeper
+from consumerd.embedded.log.log_directory import LogDirectory
 from consumerd.embedded.log.settings import LogSettings
-from consumerd.model import TopicPartition
+from consumerd.embedded.metadata_store import MetadataStore
+from consumerd.embedded.nodes import Nodes
+from consumerd.zk.port import ZkClient
 
-STRAY_ENDING: Final = "-stray"
+T = TypeVar("T")
 
 
-class Storage:
-    """An open log directory. All methods block, and can be called from any thread."""
+class BrokerStorage:
+    """Open topics and logs of one or more brokers, while its ``async with`` block runs.
 
-    def __init__(self, directory: LogDirectory, files: LogFileSystem) -> None:
-        self._files = files
-        self._logs = directory
-        self._lock = threading.Lock()
+    It can be entered once.
 
-    @classmethod
-    def open(cls, path: Path, *, files: LogFileSystem, now_ms: Callable[[], int]) -> Storage:
-        """Lock a directory, creating it if necessary. Raises LogLocked, LogFailed."""
-        return cls(LogDirectory.open(path, files=files, now_ms=now_ms), files)
+    Args:
+        zk: The session in which topics are read and written.
+        nodes: The brokers that share it.
+        metadata: The store in which brokers register in a cluster without ZooKeeper; None with ZooKeeper.
+        directory: The directory of the logs.
+        log_settings: Defaults of the topics' settings.
+        with_topic_ids: Gives new topics an id.
+        retention_check_interval_s: Interval of retention and compaction, in seconds.
+    """
 
-    def open_log(self, partition: TopicPartition, settings: LogSettings) -> PartitionLog:
-        """Open a partition's log, creating it if necessary. Raises LogFailed, LogDamaged."""
-        with self._lock:
-            return self._logs.open_log(partition, settings)
+    def __init__(
+        self,
+        zk: ZkClient,
+        nodes: Nodes,
+        files: FillableFiles,
+        *,
+        metadata: MetadataStore | None = None,
+        directory: Path,
+        log_settings: LogSettings,
+        with_topic_ids: bool,
+        retention_check_interval_s: float,
+    ) -> None:
+        self._path = directory
+        self._log_settings = log_settings
+        self._with_topic_ids = with_topic_ids
+        self._retention_check_interval_s = retention_check_interval_s
+        self._zk = zk
+        self.metadata = metadata
+        self.nodes = nodes
+        self.files = files
+        self.appender = Appender()
+        self._directory: LogDirectory | None = None
+        self._catalogue: LogCatalogue | None = None
+        self._stack = AsyncExitStack()
 
-    def delete_log(self, partition: TopicPartition) -> None:
-        """Close and delete a partition's log; a missing one is ignored. Raises LogFailed."""
-        with self._lock:
-            self._logs.delete_log(partition)
+    async def __aenter__(self) -> Self:
+        """Open the directory, and the logs of the topics in ZooKeeper.
 
-    def set_aside(self, partition: TopicPartition) -> Path | None:
-        """Rename an existing folder that has the name of a new partition.
-
-        Returns the new path, or None if there was none. Raises OSError.
+        Recovering the logs takes as long as the disk. Raises LogError, CoordinationError, OSError.
         """
-        path = self._logs.path / f"{partition.topic}-{partition.partition}"
-        with self._lock:
-            if not self._files.is_folder(path):
-                return None
-            target = path_aside(path, STRAY_ENDING)
-            self._logs.forget(partition)
-            self._files.rename(path, target)
-            self._files.sync_folder(path.parent)
-            return target
+        async with AsyncExitStack() as stack:
+            opening = partial(LogDirectory.open, self._path, files=self.files, now_ms=self.now_ms)
+            self._directory = directory = await open_in_thread(opening, LogDirectory.close)
+            stack.push_async_callback(asyncio.to_thread, directory.close)
+            await stack.enter_async_context(self.appender)
+            catalogue = LogCatalogue(
+                self._zk,
+                nodes=self.nodes,
+                settings=self._log_settings,
+                with_topic_ids=self._with_topic_ids,
+                directory=directory,
+                appender=self.appender,
+                now_ms=self.now_ms,
+            )
+            self._catalogue = await stack.enter_async_context(catalogue)
+            self._stack = stack.pop_all()
+        return self
 
-    def write_checkpoints(self) -> None:
-        """Record the durable and the compacted offset of each log. Raises LogFailed."""
-        with self._lock:
-            self._logs.write_checkpoints()
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close the logs, which takes as long as the disk. Raises ExceptionGroup of LogError."""
+        await self._stack.__aexit__(kind, error, traceback)
 
-    def close(self) -> None:
-        """Close all logs, record a clean shutdown, and unlock the directory.
+    @property
+    def catalogue(self) -> LogCatalogue:
+        """The topics with their open logs. Raises RuntimeError before the storage is entered."""
+        if self._catalogue is None:
+            raise RuntimeError("the storage is not open")
+        return self._catalogue
 
-        Raises ExceptionGroup of LogError.
+    def housekeeping(self) -> AbstractAsyncContextManager[None]:
+        """Return a context manager that keeps the logs in order while its block runs.
+
+        Logs are flushed, shortened by retention, and compacted, periodically.
         """
-        with self._lock:
-            self._logs.close()
+        if self._directory is None:
+            raise RuntimeError("the storage is not open")
+        housekeeper = Housekeeper(
+            self.catalogue,
+            self.appender,
+            retention_check_interval_s=self._retention_check_interval_s,
+            write_checkpoints=self._directory.write_checkpoints,
+        )
+        return alongside(housekeeper.run(), name="housekeeping")
+
+    @staticmethod
+    def now_ms() -> int:
+        """Return the calendar time in ms since the epoch."""
+        return time.time_ns() // 1_000_000
+
+
+async def open_in_thread(opening: Callable[[], T], close: Callable[[T], None]) -> T:
+    """Call ``opening`` in a thread, and return the resource that it opens.
+
+    There is no timeout.
+    If this call is cancelled, it waits for the thread, and passes the resource to ``close``.
+    """
+    opened = asyncio.get_running_loop().run_in_executor(None, opening)
+    try:
+        return await asyncio.shield(opened)
+    except asyncio.CancelledError:
+        await asyncio.wait([opened])
+        if opened.exception() is None:
+            close(opened.result())
+        raise

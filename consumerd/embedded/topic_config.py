@@ -61,10 +61,30 @@ _KNOWN: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
 }
 
 
-def apply_config(settings: LogSettings, config: Mapping[str, str]) -> LogSettings:
-    """Return the broker's settings, overridden by a topic's own.
+_IGNORED: Final = frozenset(
+    {
+        "compression.type",
+        "file.delete.delay.ms",
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+        "min.compaction.lag.ms",
+        "min.insync.replicas",
+        "preallocate",
+        "segment.jitter.ms",
+        "unclean.leader.election.enable",
+    }
+)
+"""Settings of Kafka's topics that have no effect on a log here."""
 
-    Raises ConfigError that names the setting.
+
+def apply_config(settings: LogSettings, config: Mapping[str, str]) -> LogSettings:
+    """Return a broker's settings of logs, overridden by a topic's own settings.
+
+    Raises ConfigError with the name of a setting whose value is invalid.
+
+    Args:
+        settings: The broker's settings.
+        config: The topic's own settings, in Kafka's names, such as ``retention.ms``.
     """
     own: dict[str, Any] = {}
     for key, text in config.items():
@@ -76,3 +96,21 @@ def apply_config(settings: LogSettings, config: Mapping[str, str]) -> LogSetting
         except (ValueError, KeyError) as error:
             raise ConfigError(f"topic setting {key}: {text!r} is no value for it") from error
     return replace(settings, **own)
+
+
+def is_setting(name: str) -> bool:
+    """Return True if a topic can have this setting."""
+    return name in _KNOWN or name in _IGNORED
+
+
+def describe_settings(settings: LogSettings) -> Mapping[str, str]:
+    """Return a broker's defaults of the settings that logs use, in Kafka's names and texts."""
+    return {key: _describe(getattr(settings, name)) for key, (name, _) in _KNOWN.items()}
+
+
+def _describe(value: object) -> str:
+    if value is None:
+        return "-1"
+    if isinstance(value, TimestampType):
+        return next(text for text, kind in _TIMESTAMP_TYPES.items() if kind is value)
+    return str(value)

@@ -13,11 +13,9 @@ import asyncio
 import contextlib
 import importlib.util
 import os
-import shutil
 import signal
 import socket
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -47,10 +45,14 @@ _SERVER: Final = (
     "-Dzookeeper.preAllocSize=4096",
     "-Dzookeeper.jmx.log4j.disable=true",
 )
+_SASL_PROVIDER: Final = "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
+_DIGEST_LOGIN: Final = "org.apache.zookeeper.server.auth.DigestLoginModule"
 _COMMANDS: Final = "conf,srvr,ruok,cons,dump,mntr"
 _HOST: Final = "127.0.0.1"
 _LOG_TAIL_BYTES: Final = 2000
 _PORT_TRIES: Final = 3
+_START_TIMEOUT_S: Final = 30.0
+_STOP_TIMEOUT_S: Final = 5.0
 
 
 class ZooKeeperFailed(ConsumerdError):
@@ -58,7 +60,10 @@ class ZooKeeperFailed(ConsumerdError):
 
 
 def get_zookeeper_jars() -> tuple[Path, ...]:
-    """Return the jars of a server from the installed ``pyspark`` package. Raises ConfigError."""
+    """Return the jar files of a ZooKeeper server in the installed ``pyspark`` package.
+
+    Raises ConfigError if they are missing.
+    """
     spec = importlib.util.find_spec("pyspark")
     folders = (spec and spec.submodule_search_locations) or ()
     for folder in folders:
@@ -70,56 +75,47 @@ def get_zookeeper_jars() -> tuple[Path, ...]:
 
 
 class EmbeddedZooKeeper:
-    """A server on a free loopback port; ``async with`` starts and stops it.
+    """A ZooKeeper server on a free loopback port; ``async with`` starts and stops it.
 
     The port is chosen at the first start. Port and data are kept over :meth:`stop`, :meth:`kill` and :meth:`restart`.
-    Session timeouts from 2 to 120 ticks are granted.
+    Session timeouts from 2 to 120 times ``tick_ms`` are granted.
 
     Args:
-        directory: Keeps the data between runs. Without it, a temporary folder is created, and removed on leaving.
+        directory: Keeps the data between runs; created if it is missing.
         jars: The jars of another release than pyspark's.
+        users: Passwords of the users that may authenticate by SASL (DIGEST-MD5); None for a server without SASL. Others
+            are served, too, as ``world:anyone``.
     """
 
     def __init__(
         self,
-        directory: Path | None = None,
+        directory: Path,
         *,
-        java: Path | None = None,
         jars: Sequence[Path] | None = None,
         port: int | None = None,
         tick_ms: int = 500,
-        start_timeout_s: float = 30.0,
-        stop_timeout_s: float = 5.0,
+        users: Mapping[str, str] | None = None,
     ) -> None:
-        self._given = directory
-        self._directory: Path | None = directory
-        self._java = java
+        self._directory = directory
+        self._users = users
         self._jars = jars
+        self._java: Path | None = None
         self._port = port
         self._tick_ms = tick_ms
-        self._start_timeout_s = start_timeout_s
-        self._stop_timeout_s = stop_timeout_s
         self._process: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> Self:
-        try:
-            await self.start()
-        except BaseException:
-            self._remove_temporary()
-            raise
+        await self.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        try:
-            await self.stop()
-        finally:
-            self._remove_temporary()
+        await self.stop()
 
     @property
     def port(self) -> int:
-        """The port it listens on. Raises RuntimeError before the first start."""
+        """The TCP port on which the server listens. Raises RuntimeError before the first start."""
         if self._port is None:
             raise RuntimeError("the server has no port before its first start")
         return self._port
@@ -139,28 +135,29 @@ class EmbeddedZooKeeper:
 
     @property
     def running(self) -> bool:
-        """True while the process exists."""
+        """True while the server's process exists, also if it is paused."""
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> None:
-        """Start the server and wait until it serves, at most ``start_timeout_s`` seconds.
+        """Start the server, and wait at most 30 seconds until it serves.
 
-        Raises ConfigError (no jars, no Java), ZooKeeperFailed; RuntimeError if it runs already. Leaves no process
-        behind if it fails or is cancelled.
+        Raises ConfigError without jars or Java, ZooKeeperFailed if the server does not start, and RuntimeError if it
+        runs already. No process is left behind if the start fails or is cancelled.
         """
         if self.running:
             raise RuntimeError("the server runs already")
         jars = self._jars or get_zookeeper_jars()
         if self._java is None:
             self._java = await asyncio.to_thread(get_java)
-        directory = self._prepare_directory()
+        java = self._java
+        self._prepare_directory()
         if self._port is not None:
-            await self._launch(jars, directory, self._port)
+            await self._launch(java, jars, self._port)
             return
         for attempt in range(1, _PORT_TRIES + 1):
             port = _free_port()
             try:
-                await self._launch(jars, directory, port)
+                await self._launch(java, jars, port)
             except ZooKeeperFailed:
                 # another process may have taken the port between our check and the server's bind
                 if attempt == _PORT_TRIES:
@@ -170,9 +167,9 @@ class EmbeddedZooKeeper:
                 return
 
     async def stop(self) -> None:
-        """Stop the server, by force after ``stop_timeout_s`` seconds. Idempotent.
+        """Stop the server; after 5 seconds, kill it. Idempotent.
 
-        Its sessions live on in its data.
+        Sessions of clients are kept in the server's data, and continue after a new start.
         """
         process = self._process
         if process is None:
@@ -182,20 +179,22 @@ class EmbeddedZooKeeper:
                 process.send_signal(signal.SIGTERM)
                 process.send_signal(signal.SIGCONT)
             with contextlib.suppress(TimeoutError):
-                async with timeout(self._stop_timeout_s):
+                async with timeout(_STOP_TIMEOUT_S):
                     await process.wait()
         finally:
             await self.kill()
 
     async def kill(self) -> None:
-        """Kill the server, also if paused; returns when the process has ended. Idempotent."""
+        """Kill the server (SIGKILL), and wait for the end of its process. Idempotent.
+
+        A paused server is killed, too.
+        """
         process, self._process = self._process, None
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             # unbounded: no process survives SIGKILL
             await process.wait()
-            assert self._directory is not None
             (self._directory / "pid").unlink(missing_ok=True)
 
     async def restart(self) -> None:
@@ -208,24 +207,24 @@ class EmbeddedZooKeeper:
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Continue a paused process."""
+        """Continue a server that :meth:`pause` has frozen."""
         os.kill(self.pid, signal.SIGCONT)
 
     async def ask(self, command: str) -> str:
-        """Return the response to a four-letter command, within two seconds.
+        """Return the server's response to a four-letter command, within two seconds.
 
         Commands are conf, srvr, ruok, cons, dump and mntr. Raises OSError, including TimeoutError.
         """
         return await _ask(self.port, command)
 
-    async def _launch(self, jars: Sequence[Path], directory: Path, port: int) -> None:
-        assert self._java is not None
+    async def _launch(self, java: Path, jars: Sequence[Path], port: int) -> None:
+        directory = self._directory
         configuration = directory / "zoo.cfg"
-        configuration.write_text(self._configuration(directory, port))
+        configuration.write_text(self._configuration(port))
         try:
             with (directory / "zookeeper.log").open("ab") as log:
                 self._process = await asyncio.create_subprocess_exec(
-                    *server_command(self._java, jars, configuration),
+                    *server_command(java, jars, configuration, logins=self._write_logins()),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -234,31 +233,33 @@ class EmbeddedZooKeeper:
                     start_new_session=True,
                 )
             (directory / "pid").write_text(str(self._process.pid))
-            async with timeout(self._start_timeout_s):
+            async with timeout(_START_TIMEOUT_S):
                 await _wait_serving(self._process, directory, port)
         except TimeoutError as error:
             await self.kill()
-            raise ZooKeeperFailed(_failure(directory, port, f"not up within {self._start_timeout_s} s")) from error
+            raise ZooKeeperFailed(_failure(directory, port, f"not up within {_START_TIMEOUT_S} s")) from error
         except BaseException:
             await self.kill()
             raise
 
-    def _prepare_directory(self) -> Path:
-        if self._directory is None:
-            self._directory = Path(tempfile.mkdtemp(prefix="consumerd-zookeeper-"))
+    def _prepare_directory(self) -> None:
         (self._directory / "data").mkdir(parents=True, exist_ok=True)
         self._directory = self._directory.resolve()
         _kill_leftover(self._directory)
-        return self._directory
 
-    def _remove_temporary(self) -> None:
-        if self._given is None and self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            self._directory = None
+    def _write_logins(self) -> Path | None:
+        """Write the server's JAAS file; None without users."""
+        if self._users is None:
+            return None
+        path = self._directory / "jaas.conf"
+        path.touch(mode=0o600)
+        users = " ".join(f'user_{name}="{password}"' for name, password in self._users.items())
+        path.write_text(f"Server {{\n {_DIGEST_LOGIN} required {users};\n}};\n")
+        return path
 
-    def _configuration(self, directory: Path, port: int) -> str:
+    def _configuration(self, port: int) -> str:
         settings = {
-            "dataDir": directory / "data",
+            "dataDir": self._directory / "data",
             "clientPort": port,
             "clientPortAddress": _HOST,
             "tickTime": self._tick_ms,
@@ -268,13 +269,15 @@ class EmbeddedZooKeeper:
             "admin.enableServer": "false",
             "4lw.commands.whitelist": _COMMANDS,
         }
+        if self._users is not None:
+            settings["authProvider.1"] = _SASL_PROVIDER
         return "".join(f"{key}={value}\n" for key, value in settings.items())
 
 
 async def _wait_serving(process: asyncio.subprocess.Process, directory: Path, port: int) -> None:
-    """Wait until this very server responds. Bounded by the caller.
+    """Wait until this server responds, not another one on its port.
 
-    Raises ZooKeeperFailed if the process ends.
+    The caller sets a timeout. Raises ZooKeeperFailed if the process ends.
     """
     ours = f"dataDir={directory / 'data' / 'version-2'}"
     while True:
@@ -304,10 +307,17 @@ async def _ask(port: int, command: str) -> str:
                 await writer.wait_closed()
 
 
-def server_command(java: Path, jars: Sequence[Path], configuration: Path) -> list[str]:
-    """Return the server's command; the kernel kills it when the starting thread ends."""
+def server_command(java: Path, jars: Sequence[Path], configuration: Path, *, logins: Path | None = None) -> list[str]:
+    """Return the command that runs a ZooKeeper server.
+
+    The kernel kills the server when the thread that starts it ends.
+
+    Args:
+        logins: JAAS file of a server with SASL; None without.
+    """
     classpath = os.pathsep.join(map(str, jars))
-    return tied_command(str(java), *_JVM, *_SERVER, "-cp", classpath, _MAIN_CLASS, str(configuration))
+    sasl = () if logins is None else (f"-Djava.security.auth.login.config={logins}",)
+    return tied_command(str(java), *_JVM, *_SERVER, *sasl, "-cp", classpath, _MAIN_CLASS, str(configuration))
 
 
 def _free_port() -> int:
@@ -317,9 +327,9 @@ def _free_port() -> int:
 
 
 def _kill_leftover(directory: Path) -> None:
-    """Kill a server left running on this folder by a killed process of ours.
+    """Kill a server on this folder that an earlier, killed broker process left running.
 
-    Its pid may have been reused: only a process whose command line names our file is ours.
+    Its pid may have been reused, so only a process whose command line names our file is killed.
     """
     note = directory / "pid"
     try:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The group coordinator of the embedded broker: groups, positions, and their requests."""
+"""The embedded broker's group coordinator: groups, committed positions, and the requests about them."""

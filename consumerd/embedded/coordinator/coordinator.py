@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The group coordinator: groups by name, their positions, timers and stored state.
 
-``group.CoordinatedGroup`` makes the decisions; here are time, responses and the log. One event loop without locks:
-nothing changes between two awaits. Steps that must be completed once begun (a record is written, then remembered) run
-in the coordinator's own tasks, so a client that disconnects leaves nothing half done.
+``group.CoordinatedGroup`` makes the decisions; this module has the timers, sends the responses and writes the log. It
+runs on one event loop without locks: nothing changes between two awaits. Steps that must not be interrupted (a record
+is written, and then the state in memory updated) run in the coordinator's own tasks, so a client that disconnects does
+not cancel them.
 
-A group belongs to one partition of the log, by the hash of its name. While that partition is loaded after a start, its
-requests are answered with COORDINATOR_LOAD_IN_PROGRESS (14); before there is a log, with NOT_COORDINATOR (16).
+A group belongs to one partition of the log, by the hash of its name, and the leader of that partition coordinates it.
+While a broker loads a partition, after a start or an election, requests of the group get COORDINATOR_LOAD_IN_PROGRESS
+(14). Other brokers answer NOT_COORDINATOR (16), and so does every broker before there is a log. A broker that loses the
+leadership drops its groups; pending requests get NOT_COORDINATOR.
 
 Members, positions, timers and loading are in one class, since each affects whether a group exists.
 
@@ -28,32 +31,34 @@ from typing import Final, Self
 import structlog
 
 from consumerd.aio.timeouts import timeout
-from consumerd.embedded.coordinator.deadlines import Deadlines
+from consumerd.embedded.appending import Marker
 from consumerd.embedded.coordinator.exchange import (
     UNKNOWN_MEMBER,
     Effect,
     GroupDescription,
     GroupState,
     Join,
-    JoinAnswer,
     Joined,
+    JoinResult,
     Store,
-    SyncAnswer,
     Synced,
+    SyncResult,
 )
 from consumerd.embedded.coordinator.group import CoordinatedGroup
-from consumerd.embedded.coordinator.group_log import GroupLog, GroupRecordsTooLarge, NoLog, NotWritten
+from consumerd.embedded.coordinator.group_log import OffsetsTopic
 from consumerd.embedded.coordinator.journal import Journal, JournalReplay, partition_of
 from consumerd.embedded.coordinator.member import Protocol, Ticket
 from consumerd.embedded.coordinator.positions import CoordinatedPosition, Positions
 from consumerd.embedded.coordinator.settings import CoordinatorSettings
-from consumerd.embedded.coordinator.waiting import ExpectedAnswers
+from consumerd.embedded.coordinator.state_topic import NoLog, NotWritten, StateTooLarge
+from consumerd.embedded.coordinator.waiting import PendingResponses
 from consumerd.embedded.handlers.context import Hangup
-from consumerd.embedded.topic_names import OFFSETS_TOPIC
+from consumerd.embedded.log.errors import LogError, StaleEpoch
+from consumerd.embedded.topics import OFFSETS_TOPIC
 from consumerd.errors import ConsumerdError
-from consumerd.model import TopicPartition
+from consumerd.model import BrokerId, TopicPartition
 from consumerd.wire.errorcodes import ErrorCode
-from consumerd.wire.modern.building import NewRecord
+from consumerd.wire.records import NewRecord
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -61,7 +66,17 @@ _STRING_BYTES: Final = 2**15 - 1
 """Largest size of a string in the protocol."""
 
 NO_DESCRIPTION: Final = GroupDescription(state=GroupState.DEAD)
-"""The description of a group that does not exist."""
+"""The response to DescribeGroups for a group that does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Undecided:
+    """Position in an open transaction, with the offset of its record."""
+
+    entry: _Entry
+    partition: TopicPartition
+    position: CoordinatedPosition
+    log_offset: int
 
 
 @dataclass(slots=True)
@@ -79,7 +94,9 @@ class _Entry:
 
 
 class GroupCoordinator:
-    """Serves from entering to leaving; requests pending then get NOT_COORDINATOR.
+    """The group coordinator of an embedded broker.
+
+    It serves requests while its ``async with`` block runs; pending ones get NOT_COORDINATOR at its end.
 
     Args:
         now: A monotonic clock in seconds, for members' sessions.
@@ -89,7 +106,7 @@ class GroupCoordinator:
 
     def __init__(
         self,
-        group_log: GroupLog,
+        group_log: OffsetsTopic,
         *,
         settings: CoordinatorSettings,
         now: Callable[[], float],
@@ -101,6 +118,7 @@ class GroupCoordinator:
         self._now = now
         self._now_ms = now_ms
         self._new_id = new_id
+        self._initial_delay_s = settings.initial_rebalance_delay_ms / 1000
         self._journal = Journal(offset_version=settings.offset_version, group_version=settings.group_version)
         self._entries: dict[str, _Entry] = {}
         self._partitions: int | None = None
@@ -109,18 +127,23 @@ class GroupCoordinator:
         self._loading: set[int] = set()
         self._making = False
         self._tickets = itertools.count(1)
-        self._joins = ExpectedAnswers[JoinAnswer]()
-        self._syncs = ExpectedAnswers[SyncAnswer]()
-        self._deadlines = Deadlines()
+        self._joins = PendingResponses[JoinResult]()
+        self._syncs = PendingResponses[SyncResult]()
+        self._next_check = math.inf
+        """Time at which deadlines are checked next; a group's deadline may have been postponed meanwhile."""
         self._rearm = asyncio.Event()
         self._active = False
         self._tasks = asyncio.TaskGroup()
         self._standing: list[asyncio.Task[None]] = []
         self._unsubscribe: Callable[[], None] = lambda: None
+        self._unsubscribe_markers: Callable[[], None] = lambda: None
+        self._undecided: dict[tuple[int, int], list[_Undecided]] = {}
+        """Positions of open transactions, by partition of the log and producer id."""
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
         self._unsubscribe = self._log.subscribe(self._on_topics)
+        self._unsubscribe_markers = self._log.subscribe_markers(self._on_marker)
         self._active = True
         self._load_new_partitions()
         self._standing = [
@@ -134,6 +157,7 @@ class GroupCoordinator:
     ) -> None:
         self._active = False
         self._unsubscribe()
+        self._unsubscribe_markers()
         for task in self._standing:
             task.cancel()
         for entry in self._entries.values():
@@ -143,19 +167,19 @@ class GroupCoordinator:
         cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
         await self._tasks.__aexit__(*((kind, error, traceback) if cancelled else (None, None, None)))
 
-    # -- finding
+    # -- finding a group
 
-    def find(self, group_id: str) -> ErrorCode:
-        """Return NONE if this broker coordinates a group now.
+    def find(self, group_id: str) -> BrokerId | ErrorCode:
+        """Return the id of the broker that coordinates a group now, or COORDINATOR_NOT_AVAILABLE.
 
-        The first call creates the log, and returns that the client is to ask again.
+        The first call creates the topic ``__consumer_offsets`` and returns the error, so that the client tries again.
         """
         partition = self._partition(group_id)
         if self._active and self._log.partitions is None and not self._making:
             self._making = True
             self._tasks.create_task(self._make_log(), name="make-offsets-topic")
-        served = self._active and partition is not None and self._log.is_open(partition)
-        return ErrorCode.NONE if served else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        leader = self._log.leader(partition) if self._active and partition is not None else None
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE if leader is None else leader
 
     def _check(self, group_id: str) -> ErrorCode:
         """Return NONE if a group's requests can be handled now."""
@@ -190,10 +214,11 @@ class GroupCoordinator:
         protocol_type: str,
         protocols: Sequence[Protocol],
         hangup: Hangup,
-    ) -> JoinAnswer:
-        """Add a member, and wait for the others.
+    ) -> JoinResult:
+        """Handle a JoinGroup: add a member, wait until all have joined, return the response.
 
-        Bounded by the longest rebalance timeout among them; ends when the client disconnects.
+        The wait ends at the latest after the longest of the members' rebalance timeouts, or when the client disconnects
+        (``hangup``).
         """
         error = self._check(group_id) if group_id or not self._active else ErrorCode.INVALID_GROUP_ID
         shortest, longest = self.settings.min_session_timeout_ms, self.settings.max_session_timeout_ms
@@ -207,7 +232,7 @@ class GroupCoordinator:
         if error is ErrorCode.NONE and len(new_member_id.encode()) > _STRING_BYTES:
             error = ErrorCode.INVALID_REQUEST  # the client id is too long to form a member id
         if error is not ErrorCode.NONE:
-            return JoinAnswer(error=error, member_id=member_id)
+            return JoinResult(error=error, member_id=member_id)
         entry = self._entry(group_id)
         ticket = Ticket(next(self._tickets))
         request = Join(
@@ -221,38 +246,44 @@ class GroupCoordinator:
             protocol_type=protocol_type,
             protocols=tuple(protocols),
         )
-        lost = JoinAnswer(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=member_id)
-        with self._joins.expect(ticket) as answer:
+        lost = JoinResult(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=member_id)
+
+        def start() -> None:
             self._carry_out(entry, entry.group.join(request, self._now()))
-            return await answer.unless(hangup, lost)
+
+        return await self._joins.wait(ticket, start, hangup, lost)
 
     async def sync(
         self, group_id: str, *, member_id: str, generation: int, assignment: Mapping[str, bytes], hangup: Hangup
-    ) -> SyncAnswer:
-        """Wait for the leader's assignment.
+    ) -> SyncResult:
+        """Handle a SyncGroup: wait for the leader's assignment, and return the member's part.
 
-        Ends when it comes, the leader's session expires, or the client disconnects.
+        The wait also ends, with an error in the result, when the leader's session expires or the client disconnects
+        (``hangup``).
         """
         entry = self._get(group_id)
         if isinstance(entry, ErrorCode):
-            return SyncAnswer(error=entry)
-        group, ticket = entry.group, Ticket(next(self._tickets))
-        lost = SyncAnswer(error=ErrorCode.UNKNOWN_MEMBER_ID)
-        with self._syncs.expect(ticket) as answer:
-            self._carry_out(entry, group.sync(ticket, member_id, generation, assignment, self._now()))
-            return await answer.unless(hangup, lost)
+            return SyncResult(error=entry)
+        ticket = Ticket(next(self._tickets))
+
+        def start() -> None:
+            self._carry_out(entry, entry.group.sync(ticket, member_id, generation, assignment, self._now()))
+
+        return await self._syncs.wait(ticket, start, hangup, SyncResult(error=ErrorCode.UNKNOWN_MEMBER_ID))
 
     def heartbeat(self, group_id: str, *, member_id: str, generation: int) -> ErrorCode:
-        """Restart a member's session timeout; while the group is loaded, always succeed."""
+        """Handle a Heartbeat: restart the member's session timeout, and return an error code.
+
+        The code is NONE for success. It is also NONE while the group is being read from ``__consumer_offsets``, because
+        members would join again after an error.
+        """
         entry = self._get(group_id)
         if isinstance(entry, ErrorCode):
             return ErrorCode.NONE if entry is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else entry
-        error = entry.group.heartbeat(member_id, generation, self._now())
-        self._carry_out(entry, ())
-        return error
+        return entry.group.heartbeat(member_id, generation, self._now())
 
     def leave(self, group_id: str, *, member_id: str) -> ErrorCode:
-        """Remove a member."""
+        """Remove a member from a group; return an error code, NONE for success."""
         entry = self._get(group_id)
         if isinstance(entry, ErrorCode):
             return entry
@@ -261,13 +292,19 @@ class GroupCoordinator:
         return error
 
     def describe(self, group_id: str) -> tuple[ErrorCode, GroupDescription]:
-        """Return the description of a group; a missing one is DEAD."""
+        """Return an error code (NONE for success), and the description of a group.
+
+        A group that does not exist has the state DEAD, without error.
+        """
         error = self._check(group_id)
         entry = self._entries.get(group_id)
         return error, NO_DESCRIPTION if error is not ErrorCode.NONE or entry is None else entry.group.describe()
 
     def groups(self) -> tuple[ErrorCode, Sequence[tuple[str, str]]]:
-        """Return all groups with their protocol types; error 14 while some may be missing."""
+        """Return an error code, and the ids of all groups with their protocol types.
+
+        The code is COORDINATOR_LOAD_IN_PROGRESS (14) while some groups may be missing.
+        """
         if not self._active:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, ()
         error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self._loading else ErrorCode.NONE
@@ -278,14 +315,16 @@ class GroupCoordinator:
     async def commit(
         self, group_id: str, *, member_id: str, generation: int, positions: Mapping[TopicPartition, CoordinatedPosition]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Store positions: first written, then remembered. Bounded by the disk only."""
+        """Store positions of a group; return each partition's error code, NONE for success.
+
+        The positions are written to ``__consumer_offsets``, which takes as long as the disk, and then kept in memory.
+        """
         error = self._check(group_id)
         if error is ErrorCode.NONE and group_id not in self._entries and generation >= 0:
             error = ErrorCode.ILLEGAL_GENERATION
         if error is ErrorCode.NONE:
             entry = self._entry(group_id)
             error = entry.group.admit_commit(member_id, generation, self._now())
-            self._carry_out(entry, ())
             if error is ErrorCode.NONE:
                 entry.pending.update(positions.keys())  # keeps the group from being forgotten
                 # shielded: written positions are remembered even if the client has disconnected
@@ -294,7 +333,10 @@ class GroupCoordinator:
         return dict.fromkeys(positions, error)
 
     def positions(self, group_id: str) -> tuple[ErrorCode, Mapping[TopicPartition, CoordinatedPosition]]:
-        """Return a group's committed positions."""
+        """Return an error code (NONE for success), and a group's committed positions.
+
+        A group without positions has an empty mapping, without error.
+        """
         error = self._check(group_id)
         entry = self._entries.get(group_id)
         return error, {} if error is not ErrorCode.NONE or entry is None else entry.positions.all
@@ -304,7 +346,7 @@ class GroupCoordinator:
     ) -> Mapping[TopicPartition, ErrorCode]:
         limit = self.settings.max_metadata_characters
         fitting = {partition: one for partition, one in positions.items() if len(one.metadata) <= limit}
-        answers = dict.fromkeys(positions, ErrorCode.OFFSET_METADATA_TOO_LARGE)
+        errors = dict.fromkeys(positions, ErrorCode.OFFSET_METADATA_TOO_LARGE)
         if fitting:
             group_id, now_ms = entry.group.group_id, self._now_ms()
             records = [self._journal.position(group_id, partition, one, now_ms) for partition, one in fitting.items()]
@@ -312,39 +354,107 @@ class GroupCoordinator:
             if error is ErrorCode.NONE:
                 for partition, one in fitting.items():
                     entry.positions.keep(partition, one, base)
-            answers.update(dict.fromkeys(fitting, error))
+            errors.update(dict.fromkeys(fitting, error))
         entry.pending.subtract(positions.keys())
         entry.pending = +entry.pending  # removes zero counts
-        return answers
+        return errors
+
+    def partition_of_offsets(self, group_id: str) -> TopicPartition:
+        """Return the partition of ``__consumer_offsets`` that has a group's positions, even before the topic exists."""
+        count = self._partitions or self._log.partitions or self.settings.offsets_topic_partitions
+        return TopicPartition.modern(OFFSETS_TOPIC, partition_of(group_id, count))
+
+    async def commit_in_transaction(
+        self,
+        group_id: str,
+        *,
+        producer_id: int,
+        epoch: int,
+        member_id: str,
+        generation: int,
+        positions: Mapping[TopicPartition, CoordinatedPosition],
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Store positions that count when the producer's transaction is committed; return error codes.
+
+        With a member id, the member must be one of the present generation.
+        """
+        error = self._check(group_id)
+        if error is not ErrorCode.NONE:
+            return dict.fromkeys(positions, error)
+        entry = self._entry(group_id)
+        if member_id or generation >= 0:
+            error = entry.group.admit_commit(member_id, generation, self._now())
+        if error is not ErrorCode.NONE:
+            return dict.fromkeys(positions, error)
+        entry.pending.update(positions.keys())
+        storing = self._tasks.create_task(
+            self._store_undecided(entry, positions, producer_id, epoch), name="commit in a transaction"
+        )
+        return await asyncio.shield(storing)
+
+    async def _store_undecided(
+        self, entry: _Entry, positions: Mapping[TopicPartition, CoordinatedPosition], producer_id: int, epoch: int
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        limit = self.settings.max_metadata_characters
+        fitting = {partition: one for partition, one in positions.items() if len(one.metadata) <= limit}
+        errors = dict.fromkeys(positions, ErrorCode.OFFSET_METADATA_TOO_LARGE)
+        kept: list[_Undecided] = []
+        number = self._partition(entry.group.group_id)
+        if fitting and number is not None:
+            group_id, now_ms = entry.group.group_id, self._now_ms()
+            records = [self._journal.position(group_id, partition, one, now_ms) for partition, one in fitting.items()]
+            error = ErrorCode.NONE
+            try:
+                base = await self._log.append_in_transaction(number, records, producer_id, epoch)
+                kept = [
+                    _Undecided(entry, partition, one, base + row)
+                    for row, (partition, one) in enumerate(fitting.items())
+                ]
+                self._undecided.setdefault((number, producer_id), []).extend(kept)
+            except StaleEpoch:
+                error = ErrorCode.INVALID_PRODUCER_EPOCH
+            except (NotWritten, LogError) as failure:
+                log.warning("group_log_failing", group=group_id, error=str(failure))
+                error = ErrorCode.NOT_COORDINATOR
+            errors.update(dict.fromkeys(fitting, error))
+        entry.pending.subtract(positions.keys())
+        entry.pending.update(one.partition for one in kept)  # until the transaction has ended
+        entry.pending = +entry.pending
+        return errors
+
+    def _on_marker(self, where: TopicPartition, marker: Marker) -> None:
+        """Keep, or forget, the positions of a transaction that has ended."""
+        if where.topic != OFFSETS_TOPIC:
+            return
+        for one in self._undecided.pop((where.partition.number, marker.producer_id), ()):
+            if marker.commit:
+                one.entry.positions.keep(one.partition, one.position, one.log_offset)
+            one.entry.pending.subtract((one.partition,))
+            one.entry.pending = +one.entry.pending
 
     # -- effects and time
 
     def _entry(self, group_id: str) -> _Entry:
         if group_id not in self._entries:
-            delay_s = self.settings.initial_rebalance_delay_ms / 1000
-            self._entries[group_id] = _Entry(CoordinatedGroup(group_id, initial_delay_s=delay_s))
+            self._entries[group_id] = _Entry(CoordinatedGroup(group_id, initial_delay_s=self._initial_delay_s))
         return self._entries[group_id]
 
     def _carry_out(self, entry: _Entry, effects: Iterable[Effect]) -> None:
-        """Send responses, begin writes, and update the group's deadline."""
+        """Send responses, begin writes, and check deadlines earlier if the group's is earlier now."""
         for effect in effects:
             match effect:
-                case Joined(ticket, answer):
-                    self._joins.answer(ticket, answer)
+                case Joined(ticket, joined):
+                    self._joins.respond(ticket, joined)
                 case Synced(ticket, synced):
-                    self._syncs.answer(ticket, synced)
+                    self._syncs.respond(ticket, synced)
                 case Store():
                     self._tasks.create_task(self._store_group(entry, effect), name="store-group")
-        if self._entries.get(entry.group.group_id) is not entry:
-            return  # forgotten while its last write was pending: the deadline belongs to a new group of that name
-        before = self._deadlines.next
-        self._deadlines.set(entry.group.group_id, entry.group.deadline)
-        if self._deadlines.next < before:
+        if entry.group.deadline < self._next_check:
             self._rearm.set()
 
     async def _store_group(self, entry: _Entry, store: Store) -> None:
         group = entry.group
-        record = self._journal.group(store.group, self._now_ms())
+        record = self._journal.group(group.group_id, store.group, self._now_ms())
         error, _ = await self._append(group.group_id, [record], too_large=ErrorCode.UNKNOWN_SERVER_ERROR)
         if error is not ErrorCode.NONE:
             log.warning("group_not_stored", group=group.group_id, generation=store.group.generation, error=error.name)
@@ -363,25 +473,24 @@ class GroupCoordinator:
             return ErrorCode.NONE, await self._log.append(partition, records)
         except NoLog:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, -1
-        except GroupRecordsTooLarge:
+        except StateTooLarge:
             return too_large, -1
         except NotWritten as error:
             log.warning("group_log_failing", group=group_id, error=str(error))
             return ErrorCode.NOT_COORDINATOR, -1
 
     async def _run_timers(self) -> None:
-        """Expire members and barriers on time. Unbounded."""
+        """Remove members and end barriers when their time is over. Runs until cancelled."""
         while True:
-            wait_s = self._deadlines.next - self._now()
-            if wait_s > 0:
-                with contextlib.suppress(TimeoutError):
-                    async with timeout(None if math.isinf(wait_s) else wait_s):
-                        await self._rearm.wait()
             self._rearm.clear()
-            for group_id in self._deadlines.pop_due(self._now()):
-                entry = self._entries.get(group_id)
-                if entry is not None:
-                    self._carry_out(entry, entry.group.expire(self._now()))
+            now = self._now()
+            for entry in self._entries.values():
+                if entry.group.deadline <= now:
+                    self._carry_out(entry, entry.group.expire(now))
+            self._next_check = min((entry.group.deadline for entry in self._entries.values()), default=math.inf)
+            with contextlib.suppress(TimeoutError):
+                async with timeout(None if math.isinf(self._next_check) else self._next_check - now):
+                    await self._rearm.wait()
 
     # -- expiry
 
@@ -409,7 +518,7 @@ class GroupCoordinator:
             # a tombstone that is not written is written after the next start, when the positions expire again
             await self._append(group.group_id, tombstones, too_large=ErrorCode.UNKNOWN_SERVER_ERROR)
 
-    # -- the log comes, and is read
+    # -- creating and reading the log
 
     async def _make_log(self) -> None:
         try:
@@ -429,8 +538,9 @@ class GroupCoordinator:
                 self._tasks.create_task(self._forget(entry, positions), name="forget-positions")
 
     def _drop_closed_partitions(self) -> None:
-        """Drop the groups whose partition of the log was deleted with the topic."""
+        """Drop the groups whose partition of the log is deleted, or led by another broker."""
         self._owned = {partition for partition in self._owned if self._log.is_open(partition)}
+        self._undecided = {key: kept for key, kept in self._undecided.items() if key[0] in self._owned}
         for group_id, entry in tuple(self._entries.items()):
             if self._partition(group_id) not in self._owned:
                 self._carry_out(entry, entry.group.kill())
@@ -449,23 +559,34 @@ class GroupCoordinator:
 
     async def _load(self, partition: int) -> None:
         replay = None
+        epoch = self._log.leader_epoch(partition)
         with contextlib.suppress(NotWritten):
             replay = await self._log.replay(partition)
         self._loading.discard(partition)
-        if replay is None or not self._log.is_open(partition):  # deleted meanwhile, and may be re-created
+        # deleted and perhaps re-created meanwhile, or led by another broker that may have written to it
+        if replay is None or self._log.leader_epoch(partition) != epoch:
             self._drop_closed_partitions()
+            self._load_new_partitions()
             return
         self._restore(replay)
+        self._restore_undecided(partition, replay)
         self._owned.add(partition)
         log.info("groups_loaded", partition=partition, groups=len(replay.group_ids()))
 
+    def _restore_undecided(self, partition: int, replay: JournalReplay) -> None:
+        for producer_id in replay.undecided:
+            for group_id, where, position, log_offset in replay.undecided_positions(producer_id):
+                entry = self._entry(group_id)
+                entry.pending.update((where,))
+                kept = self._undecided.setdefault((partition, producer_id), [])
+                kept.append(_Undecided(entry, where, position, log_offset))
+
     def _restore(self, replay: JournalReplay) -> None:
-        delay_s = self.settings.initial_rebalance_delay_ms / 1000
         for group_id, stored in replay.group_ids().items():
             group = (
-                CoordinatedGroup(group_id, initial_delay_s=delay_s)
+                CoordinatedGroup(group_id, initial_delay_s=self._initial_delay_s)
                 if stored is None
-                else CoordinatedGroup.restore(stored, self._now(), initial_delay_s=delay_s)
+                else CoordinatedGroup.restore(group_id, stored, self._now(), initial_delay_s=self._initial_delay_s)
             )
             entry = _Entry(group, replay.positions.get(group_id, Positions()))
             self._entries[group_id] = entry

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to a group, its responses, and its stored form: plain values. Pure.
+"""Requests to a group of the coordinator, its responses, and its description: plain values.
 
-Source: the requests of Kafka's protocol guide; ``GroupMetadata.scala``.
+Pure. Source: the requests of Kafka's protocol guide; ``GroupMetadata.scala``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final
 
 from consumerd.embedded.coordinator.member import Protocol, Ticket
 from consumerd.wire.errorcodes import ErrorCode
+from consumerd.wire.modern.offsets_topic import GroupMember, GroupValue
 
 UNKNOWN_MEMBER: Final = ""
 """The member id in a first JoinGroup, and of clients that only commit."""
@@ -25,18 +26,25 @@ class GroupState(enum.Enum):
     """No members: a new group, one whose members have left, or one that only stores positions."""
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
-    """Called AwaitingSync until 1.0."""
+    """All members have joined, and the leader's assignment is awaited.
+
+    Called AwaitingSync until 1.0.
+    """
     STABLE = "Stable"
     DEAD = "Dead"
     """Removed: a member that still knows it must join again."""
 
 
-# -- requests and answers
+# -- requests and responses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """A JoinGroup; in a first one, ``member_id`` is empty and ``new_member_id`` will be assigned."""
+    """A JoinGroup request.
+
+    In a member's first request, ``member_id`` is empty; ``new_member_id`` is the id that it gets then. ``ticket`` is
+    the number by which the response finds the request. Timeouts are in ms. ``protocols`` are the supported assignors.
+    """
 
     ticket: Ticket
     member_id: str
@@ -50,8 +58,12 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinAnswer:
-    """The response to a JoinGroup; ``members`` (ids, metadata) is for the leader only."""
+class JoinResult:
+    """The response to a JoinGroup.
+
+    ``members`` has the id and the subscription of each member, in the response to the group's leader only. ``protocol``
+    is the assignor that was chosen; ``leader`` is the leader's member id.
+    """
 
     error: ErrorCode = ErrorCode.NONE
     member_id: str
@@ -62,79 +74,58 @@ class JoinAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SyncAnswer:
-    """The response to a SyncGroup."""
+class SyncResult:
+    """The response to a SyncGroup: an error code, or the member's part of the assignment."""
 
     error: ErrorCode = ErrorCode.NONE
     assignment: bytes = b""
 
 
-# -- effects
+# -- effects: what the caller of a group has to do
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Respond to a JoinGroup."""
+    """Effect: respond to the JoinGroup request with this ticket number."""
 
     ticket: Ticket
-    answer: JoinAnswer
+    result: JoinResult
 
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """Respond to a SyncGroup."""
+    """Effect: respond to the SyncGroup request with this ticket number."""
 
     ticket: Ticket
-    answer: SyncAnswer
+    result: SyncResult
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Write the group to the log, then call :meth:`CoordinatedGroup.stored`.
+    """Effect: write the group to the log, then call :meth:`CoordinatedGroup.stored`.
 
-    That call has the same generation and assignment.
+    ``group`` is the value to write. ``stored`` must be called with its generation, ``assignment`` (by member id), and
+    the error code of the write.
     """
 
-    group: StoredGroup
+    group: GroupValue
     assignment: Mapping[str, bytes]
 
 
 Effect = Joined | Synced | Store
 
 
-# -- what is stored and described
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredMember:
-    """A member as stored in the log and shown by DescribeGroups."""
-
-    member_id: str
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    subscription: bytes
-    assignment: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredGroup:
-    """A generation as stored; ``protocol`` and ``leader`` are None without members."""
-
-    group_id: str
-    protocol_type: str
-    generation: int
-    protocol: str | None
-    leader: str | None
-    members: tuple[StoredMember, ...]
+# -- descriptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """A group in DescribeGroups; only a stable group has subscriptions, assignments and protocol."""
+    """A group as DescribeGroups returns it.
+
+    Only a stable group has subscriptions, assignments and an assignor's name.
+    """
 
     state: GroupState
     protocol_type: str = ""
     protocol: str = ""
-    members: tuple[StoredMember, ...] = ()
+    members: tuple[GroupMember, ...] = ()

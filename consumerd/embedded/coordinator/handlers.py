@@ -22,7 +22,7 @@ from consumerd.embedded.handlers.context import Handler, RequestContext
 from consumerd.embedded.topics import Topics
 from consumerd.embedded.znodes import BrokerAddress
 from consumerd.errors import CoordinationError
-from consumerd.model import TopicPartition
+from consumerd.model import BrokerId, TopicPartition
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.errorcodes import ErrorCode
 from consumerd.wire.modern import find_coordinator, groups, offset_commit, offset_fetch
@@ -38,16 +38,26 @@ def group_handlers(
     positions: ZooKeeperPositions,
     *,
     topics: Topics,
-    address: Callable[[], BrokerAddress],
+    address: BrokerAddress,
+    find_address: Callable[[BrokerId], BrokerAddress | None] | None = None,
+    find_transactional: Callable[[str], BrokerId | ErrorCode] | None = None,
     now_ms: Callable[[], int],
 ) -> Mapping[ApiKey, Handler]:
-    """Return the handlers of group requests, offset commits and offset fetches.
+    """Return the handlers of group requests, offset commits and offset fetches, by API.
 
     Args:
-        positions: Positions in ZooKeeper, for version 0.
-        address: Returns the address given to clients, at each FindCoordinator.
+        coordinator: Handles the requests that are not about positions in ZooKeeper.
+        positions: Positions in ZooKeeper, for version 0 of OffsetCommit and OffsetFetch.
+        topics: The existing topics: commits for others are refused.
+        address: The address of this broker.
+        find_address: Returns the address of a live broker, for FindCoordinator; without it there is only this broker.
+        find_transactional: Returns the coordinator of a transactional id, or an error; without it there is none.
+        now_ms: Returns the calendar time in ms since the Unix epoch.
     """
-    of_groups = GroupRequests(coordinator, address)
+    finders: dict[int, Callable[[str], BrokerId | ErrorCode]] = {find_coordinator.GROUP: coordinator.find}
+    if find_transactional is not None:
+        finders[find_coordinator.TRANSACTION] = find_transactional
+    of_groups = GroupRequests(coordinator, find_address or {address.broker_id: address}.get, finders)
     of_positions = PositionRequests(coordinator, positions, topics, now_ms)
     return {
         ApiKey.FIND_COORDINATOR: of_groups.find_coordinator,
@@ -63,29 +73,39 @@ def group_handlers(
 
 
 class GroupRequests:
-    """Handles members' requests, and those that describe groups."""
+    """Handlers of group members' requests, and of those that describe groups."""
 
-    def __init__(self, coordinator: GroupCoordinator, address: Callable[[], BrokerAddress]) -> None:
+    def __init__(
+        self,
+        coordinator: GroupCoordinator,
+        find_address: Callable[[BrokerId], BrokerAddress | None],
+        finders: Mapping[int, Callable[[str], BrokerId | ErrorCode]],
+    ) -> None:
         self._coordinator = coordinator
-        self._address = address
+        self._find_address = find_address
+        self._finders = finders
 
     async def find_coordinator(
         self, request: find_coordinator.FindCoordinatorRequest, _: RequestContext
     ) -> find_coordinator.FindCoordinatorResponse:
-        """Return this broker, once the log of groups exists; it coordinates no transactions."""
+        """Return the coordinator of a group or transactional id.
+
+        It is an error until the coordinator's topic exists.
+        """
         error = ErrorCode.INVALID_REQUEST
-        if request.key_type == find_coordinator.GROUP:
-            error = self._coordinator.find(request.key)
-        if error is not ErrorCode.NONE:
-            return find_coordinator.FindCoordinatorResponse(
-                error_code=error, node_id=_NO_BROKER, host="", port=_NO_BROKER
-            )
-        address = self._address()
-        return find_coordinator.FindCoordinatorResponse(node_id=address.broker_id, host=address.host, port=address.port)
+        if (find := self._finders.get(request.key_type)) is not None:
+            found = find(request.key)
+            error = found if isinstance(found, ErrorCode) else ErrorCode.COORDINATOR_NOT_AVAILABLE
+            address = None if isinstance(found, ErrorCode) else self._find_address(found)
+            if address is not None:
+                return find_coordinator.FindCoordinatorResponse(
+                    node_id=address.broker_id, host=address.host, port=address.port
+                )
+        return find_coordinator.FindCoordinatorResponse(error_code=error, node_id=_NO_BROKER, host="", port=_NO_BROKER)
 
     async def join(self, request: groups.JoinGroupRequest, context: RequestContext) -> groups.JoinGroupResponse:
-        """Respond when the members of the group have joined."""
-        answer = await self._coordinator.join(
+        """Add a member to its group, and respond when all members have joined."""
+        result = await self._coordinator.join(
             request.group_id,
             member_id=request.member_id,
             client_id=context.client_id or "",
@@ -98,39 +118,39 @@ class GroupRequests:
             hangup=context.hangup,
         )
         return groups.JoinGroupResponse(
-            error_code=answer.error,
-            generation_id=answer.generation,
-            protocol_name=answer.protocol,
-            leader=answer.leader,
-            member_id=answer.member_id,
-            members=tuple(groups.JoinedMember(member_id=one, metadata=data) for one, data in answer.members),
+            error_code=result.error,
+            generation_id=result.generation,
+            protocol_name=result.protocol,
+            leader=result.leader,
+            member_id=result.member_id,
+            members=tuple(groups.JoinedMember(member_id=one, metadata=data) for one, data in result.members),
         )
 
     async def sync(self, request: groups.SyncGroupRequest, context: RequestContext) -> groups.SyncGroupResponse:
-        """Respond when the leader has sent the assignment."""
-        answer = await self._coordinator.sync(
+        """Respond with the member's assignment, when the group's leader has sent it."""
+        result = await self._coordinator.sync(
             request.group_id,
             member_id=request.member_id,
             generation=request.generation_id,
             assignment={one.member_id: bytes(one.assignment) for one in request.assignments},
             hangup=context.hangup,
         )
-        return groups.SyncGroupResponse(error_code=answer.error, assignment=answer.assignment)
+        return groups.SyncGroupResponse(error_code=result.error, assignment=result.assignment)
 
     async def heartbeat(self, request: groups.HeartbeatRequest, _: RequestContext) -> groups.HeartbeatResponse:
-        """Restart a member's session timeout."""
+        """Restart the session timeout of the group member that has sent the heartbeat."""
         error = self._coordinator.heartbeat(
             request.group_id, member_id=request.member_id, generation=request.generation_id
         )
         return groups.HeartbeatResponse(error_code=error)
 
     async def leave(self, request: groups.LeaveGroupRequest, _: RequestContext) -> groups.LeaveGroupResponse:
-        """Remove a member."""
+        """Remove the member that has sent the request from its group."""
         error = self._coordinator.leave(request.group_id, member_id=request.member_id)
         return groups.LeaveGroupResponse(error_code=error)
 
     async def describe(self, request: groups.DescribeGroupsRequest, _: RequestContext) -> groups.DescribeGroupsResponse:
-        """Describe groups, each one once."""
+        """Return the descriptions of the requested groups, each group once."""
         return groups.DescribeGroupsResponse(groups=tuple(map(self._describe, dict.fromkeys(request.groups))))
 
     def _describe(self, group_id: str) -> groups.DescribedGroup:
@@ -155,7 +175,7 @@ class GroupRequests:
         )
 
     async def list(self, _: groups.ListGroupsRequest, __: RequestContext) -> groups.ListGroupsResponse:
-        """List all groups."""
+        """Return the ids of all groups that this broker coordinates."""
         error, found = self._coordinator.groups()
         return groups.ListGroupsResponse(
             error_code=error,
@@ -164,9 +184,9 @@ class GroupRequests:
 
 
 class PositionRequests:
-    """Handles OffsetCommit and OffsetFetch.
+    """Handlers of OffsetCommit and OffsetFetch.
 
-    Version 0 uses ZooKeeper, later versions the coordinator's own log.
+    Version 0 of both uses ZooKeeper, later versions the topic ``__consumer_offsets``.
     """
 
     def __init__(
@@ -184,7 +204,7 @@ class PositionRequests:
     async def commit(
         self, request: offset_commit.OffsetCommitRequest, context: RequestContext
     ) -> offset_commit.OffsetCommitResponse:
-        """Store positions; those of topics that do not exist are refused."""
+        """Store a group's positions; those of topics that do not exist are refused."""
         asked = {
             TopicPartition.modern(topic.topic, one.partition): one
             for topic in request.topics
@@ -222,7 +242,7 @@ class PositionRequests:
     async def fetch(
         self, request: offset_fetch.OffsetFetchRequest, context: RequestContext
     ) -> offset_fetch.OffsetFetchResponse:
-        """Return the requested positions, or all of the group if none are named."""
+        """Return the requested positions of a group, or all of them if none are named."""
         if context.version == 0:
             kept = {
                 partition: await self._fetch_from_zookeeper(request.group_id, partition)
@@ -244,8 +264,8 @@ class PositionRequests:
     ) -> CoordinatedPosition:
         """Compute the expiry of a position.
 
-        It counts from the position's own timestamp (version 1) or from now, for the retention time of the request
-        (version 2) or ours.
+        The retention time of the request (version 2) or of the broker is added to the position's own timestamp (version
+        1) or to the present time.
         """
         retention_ms = request.retention_time_ms
         if retention_ms == offset_commit.DEFAULT_RETENTION_TIME:

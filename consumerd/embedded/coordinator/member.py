@@ -17,7 +17,10 @@ Ticket = NewType("Ticket", int)
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """A protocol that a member supports, with its metadata (for consumers, a subscription)."""
+    """A protocol that a group member supports, such as the assignor ``range``, with its metadata.
+
+    For consumers, the metadata are the member's subscription.
+    """
 
     name: str
     metadata: bytes
@@ -25,7 +28,10 @@ class Protocol:
 
 @dataclass(slots=True, kw_only=True)
 class CoordinatedMember:
-    """A member. Timeouts are in ms, ``expires_at`` in seconds of the coordinator's clock."""
+    """A member of a group in the coordinator's memory.
+
+    Timeouts are in ms, ``expires_at`` in seconds of the coordinator's clock.
+    """
 
     member_id: str
     client_id: str
@@ -36,13 +42,13 @@ class CoordinatedMember:
     assignment: bytes = b""
     expires_at: float = math.inf
     joining: Ticket | None = None
-    """Its pending JoinGroup, which waits for other members."""
+    """Ticket number of the member's pending JoinGroup; None if none is pending."""
     syncing: Ticket | None = None
-    """Its pending SyncGroup, which waits for the leader's."""
+    """Ticket number of the member's pending SyncGroup; None if none is pending."""
 
     @property
     def waiting(self) -> bool:
-        """True while a response to it is pending.
+        """True while the member waits for the response to a JoinGroup or SyncGroup.
 
         It cannot send heartbeats then, and so does not expire.
         """
@@ -50,22 +56,25 @@ class CoordinatedMember:
 
     @property
     def deadline(self) -> float:
-        """Time at which it expires, unless it sends a request."""
+        """Time at which the member expires unless it sends a request.
+
+        In seconds of the coordinator's clock.
+        """
         return math.inf if self.waiting else self.expires_at
 
     @property
     def protocol_names(self) -> frozenset[str]:
-        """The protocols that it supports."""
+        """The names of the protocols (assignors) that the member supports."""
         return frozenset(protocol.name for protocol in self.protocols)
 
     def heard(self, now: float) -> None:
-        """Restart its session timeout."""
+        """Restart the member's session timeout: it has sent a request."""
         self.expires_at = now + self.session_timeout_ms / 1000
 
     def metadata(self, protocol: str) -> bytes:
-        """Return its metadata for a protocol that it supports."""
+        """Return the member's metadata, such as its subscription, for a protocol that it supports."""
         return next(one.metadata for one in self.protocols if one.name == protocol)
 
     def vote(self, candidates: Collection[str]) -> str:
-        """Return the first candidate among its protocols, in its own order."""
+        """Return the first of the candidates in the member's own order of protocols."""
         return next(one.name for one in self.protocols if one.name in candidates)

@@ -16,7 +16,7 @@ from consumerd.model import TopicPartition
 class CoordinatedPosition:
     """A committed position: the next offset to read, with the client's metadata.
 
-    Times are in ms since the epoch.
+    It was committed at ``commit_ms`` and expires at ``expire_ms``, both in ms since the Unix epoch.
     """
 
     offset: int
@@ -26,9 +26,10 @@ class CoordinatedPosition:
 
 
 class Positions:
-    """Positions by partition.
+    """The committed positions of one group, by partition.
 
-    Of two commits, the one later in the log counts, independent of the order in which they are reported.
+    Of two commits for a partition, the one with the higher offset in ``__consumer_offsets`` is kept, in whichever order
+    they are added.
     """
 
     def __init__(self) -> None:
@@ -39,30 +40,28 @@ class Positions:
 
     @property
     def all(self) -> Mapping[TopicPartition, CoordinatedPosition]:
-        """All positions."""
+        """The committed positions of all partitions of the group."""
         return {partition: position for partition, (_, position) in self._kept.items()}
 
-    def find(self, partition: TopicPartition) -> CoordinatedPosition | None:
-        """Return a partition's position, or None."""
-        kept = self._kept.get(partition)
-        return kept[1] if kept else None
-
     def keep(self, partition: TopicPartition, position: CoordinatedPosition, log_offset: int) -> None:
-        """Remember a position that was written at ``log_offset`` in the log."""
+        """Remember a position whose record has the offset ``log_offset`` in ``__consumer_offsets``."""
         kept = self._kept.get(partition)
         if kept is None or kept[0] <= log_offset:
             self._kept[partition] = (log_offset, position)
 
     def forget(self, partition: TopicPartition) -> None:
-        """Remove a partition's position, if there is one."""
+        """Remove a partition's committed position, if there is one."""
         self._kept.pop(partition, None)
 
     def expired(self, now_ms: int) -> Iterable[TopicPartition]:
-        """Return the partitions whose positions have expired."""
+        """Return the partitions whose committed positions have expired at ``now_ms``.
+
+        ``now_ms`` is in ms since the Unix epoch.
+        """
         return self._where(lambda _, position: position.expire_ms < now_ms)
 
     def of_topics(self, topics: frozenset[str]) -> Iterable[TopicPartition]:
-        """Return the partitions of these topics that have a position."""
+        """Return the partitions of these topics for which a position is committed."""
         return self._where(lambda partition, _: partition.topic in topics)
 
     def _where(self, wanted: Callable[[TopicPartition, CoordinatedPosition], bool]) -> Iterable[TopicPartition]:

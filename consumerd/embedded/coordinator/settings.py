@@ -13,7 +13,7 @@ _HOUR_MS = 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSettings:
-    """The coordinator's settings; each docstring has Kafka's name."""
+    """Settings of the embedded broker's group coordinator; each docstring has Kafka's name for it."""
 
     release: Release = (1, 1)
     """The imitated release, which decides on formats and names."""
@@ -28,7 +28,7 @@ class CoordinatorSettings:
     offsets_topic_segment_bytes: int = 100 << 20
     """``offsets.topic.segment.bytes``"""
     offsets_retention_ms: int = 24 * _HOUR_MS
-    """``offsets.retention.minutes``: a day until 1.1."""
+    """``offsets.retention.minutes``: a day until 1.1, a week from 2.0 on."""
     offsets_check_interval_s: float = 600.0
     """``offsets.retention.check.interval.ms``"""
     max_metadata_characters: int = 4096
@@ -45,7 +45,7 @@ class CoordinatorSettings:
         return 1 if self.release >= (0, 10, 1) else 0
 
     def name_state(self, state: GroupState) -> str:
-        """Return a state's name in the release's DescribeGroups.
+        """Return the name of a group's state in DescribeGroups of the imitated release.
 
         Before 0.10.1, an empty group did not exist.
         """

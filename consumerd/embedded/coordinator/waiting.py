@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pending requests, by ticket."""
+"""Responses to group requests that wait for other members, by ticket number."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from consumerd.embedded.coordinator.member import Ticket
@@ -14,45 +13,38 @@ from consumerd.embedded.handlers.context import Hangup
 T = TypeVar("T")
 
 
-class Expected(Generic[T]):
-    """A pending response."""
+class PendingResponses(Generic[T]):
+    """Responses of one kind (JoinGroup or SyncGroup) that clients wait for.
+
+    A waiting request is identified by its ticket, a number that the caller chooses.
+    """
 
     def __init__(self) -> None:
-        self._future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._pending: dict[Ticket, asyncio.Future[T]] = {}
 
-    def give(self, answer: T) -> None:
-        """Set the response; the first one counts."""
-        if not self._future.done():
-            self._future.set_result(answer)
+    async def wait(self, ticket: Ticket, start: Callable[[], None], hangup: Hangup, lost: T) -> T:
+        """Give a request to the group, and wait for its response.
 
-    async def unless(self, hangup: Hangup, lost: T) -> T:
-        """Wait for the response, or return ``lost`` when the client disconnects.
+        Returns ``lost`` if the client disconnects first. There is no timeout: the group responds to each ticket.
 
-        Bounded by the caller of :meth:`give`.
+        Args:
+            ticket: Number of the request, chosen by the caller.
+            start: Gives the request to the group, which may respond at once.
+            hangup: Tells if the client disconnects.
+            lost: The result if it does.
         """
-        forget = hangup.add(lambda: self.give(lost))
+        response: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._pending[ticket] = response
+        forget = hangup.add(lambda: self.respond(ticket, lost))
         try:
-            return await self._future
+            start()
+            return await response
         finally:
             forget()
+            del self._pending[ticket]
 
-
-class ExpectedAnswers(Generic[T]):
-    """All pending responses."""
-
-    def __init__(self) -> None:
-        self._expected: dict[Ticket, Expected[T]] = {}
-
-    @contextlib.contextmanager
-    def expect(self, ticket: Ticket) -> Iterator[Expected[T]]:
-        """Expect the response to a ticket while the block runs."""
-        expected = self._expected[ticket] = Expected[T]()
-        try:
-            yield expected
-        finally:
-            del self._expected[ticket]
-
-    def answer(self, ticket: Ticket, answer: T) -> None:
-        """Set the response to a ticket, if it is still pending."""
-        if (expected := self._expected.get(ticket)) is not None:
-            expected.give(answer)
+    def respond(self, ticket: Ticket, response: T) -> None:
+        """Pass a response to the caller that waits for this ticket; ignored if none waits."""
+        pending = self._pending.get(ticket)
+        if pending is not None and not pending.done():
+            pending.set_result(response)

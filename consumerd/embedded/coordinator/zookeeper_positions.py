@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positions in ZooKeeper, used by OffsetCommit and OffsetFetch of version 0.
+"""Committed positions of groups in ZooKeeper, for OffsetCommit and OffsetFetch of version 0.
 
-High-level consumers keep theirs in the same place: ``/consumers/G/offsets/T/P``, one persistent node each, with the
-next offset in decimal. A client's metadata are not stored. Source: ``handleOffsetCommitRequest`` and
+Java's high-level consumers keep theirs in the same nodes: ``/consumers/G/offsets/T/P``, one persistent node each, with
+the next offset in decimal. A client's metadata are not stored. Source: ``handleOffsetCommitRequest`` and
 ``handleOffsetFetchRequest`` in Kafka's ``KafkaApis.scala``.
 """
 
@@ -16,20 +16,23 @@ from consumerd.zk.znodes import encode_offset, parse_offset
 
 
 class IllegalGroupId(CoordinationError):
-    """A group id that is not a single path element.
+    """A group id that is not a single element of a ZooKeeper path.
 
     ``lake/ids/evil`` would create a registration in the group ``lake`` that no session ends. Kafka accepts it.
     """
 
 
 class ZooKeeperPositions:
-    """Reads and writes positions. Each call is bounded by the session's deadline."""
+    """Reads and writes committed positions of groups in ZooKeeper.
+
+    A call fails if ZooKeeper does not respond within the session's deadline.
+    """
 
     def __init__(self, zk: ZkClient) -> None:
         self._zk = zk
 
     async def commit(self, group_id: str, partition: TopicPartition, offset: int) -> None:
-        """Write a position. Raises CoordinationError, including IllegalGroupId."""
+        """Write a group's position of one partition. Raises CoordinationError, including IllegalGroupId."""
         _check_group_id(group_id)
         path, data = offset_path(group_id, partition), encode_offset(offset)
         try:
@@ -42,7 +45,7 @@ class ZooKeeperPositions:
                 await self._zk.set(path, data)
 
     async def find(self, group_id: str, partition: TopicPartition) -> int | None:
-        """Return a position, or None if there is none.
+        """Return a group's position of one partition, or None if there is none.
 
         Raises CoordinationError, including IllegalGroupId and MalformedZnode.
         """

@@ -10,37 +10,35 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from consumerd.errors import ConsumerdError
 
+ANONYMOUS: Final = "User:ANONYMOUS"
+"""Identity of clients that were not authenticated."""
+
 
 class ConnectionRefused(ConsumerdError):
-    """The connection is to be closed: no response can express the error."""
+    """Raised by a handler if the broker must close the connection instead of responding."""
 
 
 class Hangup:
-    """Notifies those that wait on a connection's behalf when its peer has disconnected."""
+    """Tells a waiting handler that the client of its connection has disconnected."""
 
     def __init__(self) -> None:
-        self._happened = False
-        self._callbacks: dict[int, Callable[[], None]] = {}
-        self._next = 0
-
-    @property
-    def happened(self) -> bool:
+        self.happened = False
         """True if the peer has disconnected."""
-        return self._happened
+        self._callbacks: dict[object, Callable[[], None]] = {}
 
     def add(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call ``callback`` when the peer disconnects, at once if it has.
+        """Call ``callback`` when the client disconnects; at once if it has disconnected already.
 
         Returns a function that removes the callback.
         """
-        if self._happened:
+        if self.happened:
             callback()
             return lambda: None
-        key, self._next = self._next, self._next + 1
+        key = object()
         self._callbacks[key] = callback
 
         def remove() -> None:
@@ -49,8 +47,8 @@ class Hangup:
         return remove
 
     def happen(self) -> None:
-        """Report that the peer has disconnected."""
-        self._happened = True
+        """Note that the client has disconnected, and call the callbacks."""
+        self.happened = True
         callbacks, self._callbacks = self._callbacks, {}
         for callback in callbacks.values():
             callback()
@@ -58,16 +56,16 @@ class Hangup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """The context of a request."""
+    """Facts about a request besides its content: version and client."""
 
     version: int
     client_id: str | None
     peer_host: str
-    """The peer's address, shown as ``/host`` by DescribeGroups."""
-    connection_id: str
-    """Unique among the broker's connections."""
+    """The client's address, shown as ``/host`` by DescribeGroups."""
+    principal: str = ANONYMOUS
+    """The client's identity, as ACLs name it."""
     hangup: Hangup = field(default_factory=Hangup)
-    """Happens when the peer disconnects during the request, whose result is then not needed."""
+    """Calls back if the client disconnects during the request, whose result is then not needed."""
 
 
 Handler: TypeAlias = Callable[[Any, RequestContext], Awaitable[object]]

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from typing import Final, cast
 
 from consumerd.embedded.faults import BrokerFaults
-from consumerd.embedded.handlers.codes import old_code_of
+from consumerd.embedded.handlers.codes import get_log, old_code_of
 from consumerd.embedded.handlers.context import RequestContext
 from consumerd.embedded.handlers.converting import (
     NEWEST_MAGIC,
@@ -65,8 +65,9 @@ _FIRST_WITH_LOG_START: Final = 5
 _MAX_ANSWER_BYTES: Final = 1 << 30
 """Largest size of the records of a response, so that it fits into a frame."""
 _MAX_CONVERTED_BYTES: Final = 64 << 20
-"""Largest number of bytes that may have to be converted for a response, both before and after it, besides one unit. The
-next request gets the rest.
+"""Limit, in bytes, of the records of a response that may have to be converted, before and after conversion.
+
+One unit may exceed it. The next request gets the rest.
 """
 
 
@@ -85,6 +86,8 @@ class _Part:
     """True if they are in a segment that is not appended to any more."""
     start_offset: int = -1
     end_offset: int = -1
+    stable_offset: int = -1
+    """Last stable offset, at which the records of a read_committed fetch end."""
 
     @property
     def size(self) -> int:
@@ -136,7 +139,7 @@ class _Reading:
 
 
 class FetchHandler:
-    """Reads from the logs of ``topics``; waiting fetches are in ``polls``."""
+    """Handler of Fetch: reads from the logs of ``topics``; requests that wait are in ``polls``."""
 
     def __init__(self, topics: Topics, polls: LongPolls, faults: BrokerFaults) -> None:
         self._topics = topics
@@ -144,7 +147,10 @@ class FetchHandler:
         self._faults = faults
 
     async def __call__(self, request: FetchRequest, context: RequestContext) -> FileResponse:
-        """Read, wait if there is too little, and respond. Bounded by the client's ``max_wait_ms``."""
+        """Read the requested records, and respond.
+
+        If there are fewer than ``min_bytes``, it waits for at most ``max_wait_ms``.
+        """
         reading = self._read(request, context.version)
         if request.max_wait_ms > 0:
             least = min(request.min_bytes, request.max_bytes)
@@ -185,6 +191,7 @@ class FetchHandler:
         if whole:
             left = min(max(request.max_bytes, 0), left)
         empty = True
+        committed = request.isolation_level == READ_COMMITTED
         for topic, asked in _ask_once(request).items():
             parts: list[_Part] = []
             reading.topics.append((topic, parts))
@@ -193,20 +200,15 @@ class FetchHandler:
                 parts.append(part)
                 if part.log is not None:
                     room = min(max(one.partition_max_bytes, 0), left)
-                    _read_part(part, part.log, room, whole=whole, whole_first=whole and empty)
+                    _read_part(part, part.log, room, whole=whole, whole_first=whole and empty, committed=committed)
                     left = max(left - part.size, 0)
                     empty = empty and not part.size
 
     def _find(self, topic: str, asked: FetchPartition) -> _Part:
-        partition = TopicPartition.modern(topic, asked.partition) if asked.partition >= 0 else None
-        log = self._topics.find_log(partition) if partition is not None else None
-        if partition is None or log is None:
-            return _Part(asked, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        if self._faults.find_leader(partition) is not None:
-            return _Part(asked, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        return _Part(asked, partition, log)
+        log = get_log(self._topics, self._faults, topic, asked.partition)
+        return _Part(asked, error=log) if isinstance(log, ErrorCode) else _Part(asked, log.partition, log)
 
-    # -- answering
+    # -- responding
 
     async def _respond(self, request: FetchRequest, reading: _Reading, version: int) -> FileResponse:
         """Build the response, which owns the slices from then on."""
@@ -235,17 +237,18 @@ def _ask_once(request: FetchRequest) -> dict[str, dict[int, FetchPartition]]:
     return asked
 
 
-def _read_part(part: _Part, log: PartitionLog, room: int, *, whole: bool, whole_first: bool) -> None:
+def _read_part(part: _Part, log: PartitionLog, room: int, *, whole: bool, whole_first: bool, committed: bool) -> None:
     """Read up to ``room`` bytes; with ``whole``, nothing if the first unit does not fit."""
     offset = part.asked.fetch_offset
+    stable = log.last_stable_offset
     try:
-        part.slice = found = log.read(offset, room, whole_first=whole_first)
+        part.slice = found = log.read(offset, room, whole_first=whole_first, before=stable if committed else None)
         too_large = whole and not whole_first and found.size >= room and is_cut(found)
     except (LogError, OSError) as error:
         part.fail(error)
         return
     # read the end after the slice, so that no record is at or above the high watermark of the response
-    part.start_offset, part.end_offset = log.start_offset, log.end_offset
+    part.start_offset, part.end_offset, part.stable_offset = log.start_offset, log.end_offset, stable
     part.available = found.size
     part.is_older = found.size > 0 and offset < log.newest_segment_offset
     if not found.size or too_large:
@@ -255,7 +258,7 @@ def _read_part(part: _Part, log: PartitionLog, room: int, *, whole: bool, whole_
 async def _give(part: _Part, version: int, most_bytes: int) -> bytes | FileRange:
     """Return a partition's records, converted to at most ``most_bytes`` if necessary.
 
-    An error is noted in ``part``.
+    After an error, ``part`` has its code, and the result is empty.
     """
     if part.slice is None or part.log is None:
         return b""
@@ -273,13 +276,16 @@ async def _give(part: _Part, version: int, most_bytes: int) -> bytes | FileRange
 def _describe(part: _Part, records: bytes | FileRange, version: int, *, committed: bool) -> FetchedPartition:
     if part.error or part.log is None:
         return refused_fetch(part.asked.partition, part.error)
-    # only read_committed asks for it; there are no transactions, so everything is stable
+    # as in Kafka 1.1, only read_committed gets the last stable offset and the aborted transactions
     stable = committed and version >= _FIRST_WITH_STABLE_OFFSET
-    aborted: tuple[AbortedTransaction, ...] | None = () if stable else None
+    aborted: tuple[AbortedTransaction, ...] | None = None
+    if stable:
+        spans = part.log.list_aborted(part.asked.fetch_offset, part.stable_offset) if part.size else ()
+        aborted = tuple(AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset) for one in spans)
     return FetchedPartition(
         partition=part.asked.partition,
         high_watermark=part.end_offset,
-        last_stable_offset=part.end_offset if stable else -1,
+        last_stable_offset=part.stable_offset if stable else -1,
         log_start_offset=part.start_offset if version >= _FIRST_WITH_LOG_START else -1,
         aborted_transactions=aborted,
         record_set=cast("bytes", records),  # the codec needs only the length, which a file range has

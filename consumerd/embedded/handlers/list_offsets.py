@@ -13,13 +13,13 @@ from collections.abc import Callable
 from typing import Final
 
 from consumerd.embedded.faults import BrokerFaults
-from consumerd.embedded.handlers.codes import code_of
+from consumerd.embedded.handlers.codes import code_of, get_log
 from consumerd.embedded.handlers.context import RequestContext
 from consumerd.embedded.log.errors import LogError
 from consumerd.embedded.log.partition_log import PartitionLog
 from consumerd.embedded.topics import Topics
-from consumerd.model import TopicPartition
 from consumerd.wire.errorcodes import ErrorCode
+from consumerd.wire.modern.fetch import READ_COMMITTED
 from consumerd.wire.modern.list_offsets import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -34,14 +34,17 @@ _FIRST_WITH_ONE_OFFSET: Final = 1
 
 
 class ListOffsetsHandler:
-    """Looks up offsets in the logs of ``topics``."""
+    """Handler of ListOffsets: finds offsets in the logs of ``topics``."""
 
     def __init__(self, topics: Topics, faults: BrokerFaults) -> None:
         self._topics = topics
         self._faults = faults
 
     async def __call__(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
-        """Respond. Look-ups by time read log files in a thread; bounded by the disk."""
+        """Find the requested offsets, and respond.
+
+        A look-up by time reads log files in a thread, as long as the disk takes.
+        """
         asked = Counter((topic.topic, one.partition) for topic in request.topics for one in topic.partitions)
         twice = {one for one, times in asked.items() if times > 1}
         topics = []
@@ -51,19 +54,17 @@ class ListOffsetsHandler:
                 if (topic.topic, one.partition) in twice and context.version >= _FIRST_WITH_ONE_OFFSET:
                     listed[one.partition] = _failed(one, ErrorCode.INVALID_REQUEST)
                 else:
-                    listed[one.partition] = await self._list(topic.topic, one, context.version)
+                    committed = request.isolation_level == READ_COMMITTED
+                    listed[one.partition] = await self._list(topic.topic, one, context.version, committed=committed)
             topics.append(ListedTopic(topic=topic.topic, partitions=tuple(listed.values())))
         return ListOffsetsResponse(topics=tuple(topics))
 
-    async def _list(self, topic: str, asked: ListPartition, version: int) -> ListedPartition:
-        if asked.partition < 0:
-            return _failed(asked, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        partition = TopicPartition.modern(topic, asked.partition)
-        log = self._topics.find_log(partition)
-        if log is None:
-            return _failed(asked, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        if self._faults.find_leader(partition) is not None:
-            return _failed(asked, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    async def _list(self, topic: str, asked: ListPartition, version: int, *, committed: bool) -> ListedPartition:
+        log = get_log(self._topics, self._faults, topic, asked.partition)
+        if isinstance(log, ErrorCode):
+            return _failed(asked, log)
+        if committed and asked.timestamp == LATEST_TIMESTAMP:
+            return ListedPartition(partition=asked.partition, offset=log.last_stable_offset)
         look_up: Callable[[PartitionLog, ListPartition], ListedPartition] = (
             _list_segments if version < _FIRST_WITH_ONE_OFFSET else _list_one
         )

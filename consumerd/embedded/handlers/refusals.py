@@ -51,6 +51,41 @@ from consumerd.wire.modern.offset_fetch import (
     OffsetFetchResponse,
 )
 from consumerd.wire.modern.produce import ProducedPartition, ProducedTopic, ProduceRequest, ProduceResponse
+from consumerd.wire.modern.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from consumerd.wire.modern.topic_administration import (
+    CreatedTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribedConfigs,
+    ExtendedTopic,
+)
+from consumerd.wire.modern.transactions import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    AddedPartition,
+    AddedTopic,
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    TxnCommittedPartition,
+    TxnCommittedTopic,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
 from consumerd.wire.schema import Request
 
 _NOWHERE: Final = -1
@@ -59,9 +94,10 @@ _FIRST_WITH_ONE_ERROR: Final = 2
 
 
 def refuse(request: Request[Any], code: ErrorCode, version: int) -> object:
-    """Return the error response to a request, in a version.
+    """Return the response to ``request`` in which every part has the error ``code``.
 
-    Raises KeyError for a request that this broker does not serve.
+    Parts are topics, partitions or groups. ``version`` is that of the request. Raises KeyError for a request that this
+    broker does not serve.
     """
     if isinstance(request, OffsetFetchRequest) and version >= _FIRST_WITH_ONE_ERROR:
         return OffsetFetchResponse(error_code=code, topics=())
@@ -69,12 +105,12 @@ def refuse(request: Request[Any], code: ErrorCode, version: int) -> object:
 
 
 def refused_fetch(number: int, code: int) -> FetchedPartition:
-    """Return the response of a partition that cannot be fetched."""
+    """Return the part of a Fetch response for partition ``number``, with error ``code``."""
     return FetchedPartition(partition=number, error_code=code, high_watermark=-1, record_set=b"")
 
 
 def refused_produce(number: int, code: int) -> ProducedPartition:
-    """Return the response of a partition that accepted nothing."""
+    """Return the part of a Produce response for partition ``number``, with error ``code``."""
     return ProducedPartition(partition=number, error_code=code, base_offset=-1)
 
 
@@ -158,6 +194,57 @@ def _refuse_describe(request: DescribeGroupsRequest, code: int) -> DescribeGroup
     )
 
 
+def _refuse_add_partitions(request: AddPartitionsToTxnRequest, code: int) -> AddPartitionsToTxnResponse:
+    return AddPartitionsToTxnResponse(
+        topics=tuple(
+            AddedTopic(
+                topic=topic.topic,
+                partitions=tuple(AddedPartition(partition=one, error_code=code) for one in topic.partitions),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _refuse_txn_offset_commit(request: TxnOffsetCommitRequest, code: int) -> TxnOffsetCommitResponse:
+    return TxnOffsetCommitResponse(
+        topics=tuple(
+            TxnCommittedTopic(
+                topic=topic.topic,
+                partitions=tuple(
+                    TxnCommittedPartition(partition=one.partition, error_code=code) for one in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _refuse_create_topics(request: CreateTopicsRequest, code: int) -> CreateTopicsResponse:
+    return CreateTopicsResponse(topics=tuple(CreatedTopic(topic=one.topic, error_code=code) for one in request.topics))
+
+
+def _refuse_create_partitions(request: CreatePartitionsRequest, code: int) -> CreatePartitionsResponse:
+    return CreatePartitionsResponse(
+        topics=tuple(ExtendedTopic(topic=one.topic, error_code=code, error_message=None) for one in request.topics)
+    )
+
+
+def _refuse_describe_configs(request: DescribeConfigsRequest, code: int) -> DescribeConfigsResponse:
+    return DescribeConfigsResponse(
+        resources=tuple(
+            DescribedConfigs(
+                error_code=code,
+                error_message=None,
+                resource_type=one.resource_type,
+                resource_name=one.resource_name,
+                entries=(),
+            )
+            for one in request.resources
+        )
+    )
+
+
 _REFUSALS: Final[dict[type[Request[Any]], Callable[[Any, int], object]]] = {
     ProduceRequest: _refuse_produce,
     FetchRequest: _refuse_fetch,
@@ -174,6 +261,18 @@ _REFUSALS: Final[dict[type[Request[Any]], Callable[[Any, int], object]]] = {
     LeaveGroupRequest: lambda _request, code: LeaveGroupResponse(error_code=code),
     DescribeGroupsRequest: _refuse_describe,
     ListGroupsRequest: lambda _request, code: ListGroupsResponse(error_code=code, groups=()),
+    InitProducerIdRequest: lambda _request, code: InitProducerIdResponse(
+        error_code=code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH
+    ),
+    AddPartitionsToTxnRequest: _refuse_add_partitions,
+    AddOffsetsToTxnRequest: lambda _request, code: AddOffsetsToTxnResponse(error_code=code),
+    EndTxnRequest: lambda _request, code: EndTxnResponse(error_code=code),
+    TxnOffsetCommitRequest: _refuse_txn_offset_commit,
+    CreateTopicsRequest: _refuse_create_topics,
+    CreatePartitionsRequest: _refuse_create_partitions,
+    DescribeConfigsRequest: _refuse_describe_configs,
+    SaslHandshakeRequest: lambda _request, code: SaslHandshakeResponse(error_code=code, mechanisms=()),
+    SaslAuthenticateRequest: lambda _request, code: SaslAuthenticateResponse(error_code=code),
     ApiVersionsRequest: lambda _request, code: ApiVersionsResponse(error_code=code, api_versions=()),
 }
 

@@ -17,22 +17,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from consumerd.embedded.log.files import LogFileSystem
+from consumerd.embedded.log.files import OsLogFiles, find_content, write_file
 from consumerd.model import TopicPartition
 
 _VERSION: Final = "0"
 
 
-def read_checkpoint(path: Path, files: LogFileSystem) -> dict[TopicPartition, int]:
+def read_checkpoint(path: Path, files: OsLogFiles) -> dict[TopicPartition, int]:
     """Return the offsets in a checkpoint file; none if it does not exist. Raises OSError."""
-    try:
-        descriptor = files.open(path)
-    except FileNotFoundError:
+    data = find_content(path, files)
+    if data is None:
         return {}
-    try:
-        data = files.read(descriptor, 0, files.size(descriptor))
-    finally:
-        files.close(descriptor)
     try:
         version, count, *lines = data.decode().splitlines()
         offsets = {}
@@ -44,7 +39,7 @@ def read_checkpoint(path: Path, files: LogFileSystem) -> dict[TopicPartition, in
     return offsets if version == _VERSION and count == str(len(lines)) else {}
 
 
-def write_checkpoint(path: Path, offsets: Mapping[TopicPartition, int], files: LogFileSystem) -> None:
+def write_checkpoint(path: Path, offsets: Mapping[TopicPartition, int], files: OsLogFiles) -> None:
     """Replace a checkpoint file. Raises OSError.
 
     After an error, the file is the old or the new one.
@@ -52,12 +47,6 @@ def write_checkpoint(path: Path, offsets: Mapping[TopicPartition, int], files: L
     lines = [_VERSION, str(len(offsets))]
     lines += (f"{one.topic} {one.partition} {offset}" for one, offset in sorted(offsets.items()))
     beside = path.with_name(path.name + ".tmp")
-    descriptor = files.open(beside, create=True)
-    try:
-        files.truncate(descriptor, 0)
-        files.write(descriptor, 0, "".join(f"{line}\n" for line in lines).encode())
-        files.sync(descriptor)
-    finally:
-        files.close(descriptor)
+    write_file(beside, "".join(f"{line}\n" for line in lines).encode(), files)
     files.rename(beside, path)
     files.sync_folder(path.parent)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compaction: the last record of each key is kept. Kafka's LogCleaner, for one log.
+"""Compaction of one log, as by Kafka's LogCleaner: each key's last record stays.
 
 All segments but the newest are compacted. The part that was not compacted before is read for its keys. Then every
 segment is rewritten without the records whose key occurs again later. A record without a value (a tombstone) removes
 earlier records of its key, and is itself removed after ``delete_retention_ms`` in the compacted part, so that readers
-that began earlier see it. Records keep their offsets, and batches theirs. A record without a key, which a compacted log
+that began earlier see it. Records keep their offsets, and batches theirs.
+Records of aborted transactions are removed, and do not replace others. A record without a key, which a compacted log
 does not accept, is removed.
 
 Example: offsets 0-3 hold a=1, b=2, a=3, b=null. Compaction keeps 2 (a=3) and 3 (b=null). A compaction at least
@@ -16,41 +17,42 @@ The result is written to a ``.cleaned`` file. Once durable, that is renamed to `
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
 
-from consumerd.embedded.log.files import LogFileSystem
+from consumerd.embedded.log.files import OsLogFiles
 from consumerd.embedded.log.headers import CHUNK_BYTES, UnitHeader, UnitWalker, parse_header
 from consumerd.embedded.log.index import MOST_RELATIVE
+from consumerd.embedded.log.producers import AbortedSpan, find_owner
 from consumerd.embedded.log.recovery import CLEANED_ENDING, SWAP_ENDING
-from consumerd.embedded.log.segment import Segment, segment_path
+from consumerd.embedded.log.segment import LOG_SUFFIX, Segment, segment_path
 from consumerd.embedded.log.settings import LogSettings
 from consumerd.model import TopicPartition
 from consumerd.wire.modern.building import build_batch, build_messages
-from consumerd.wire.modern.entry import CODEC_MASK, LOG_APPEND_TIME_FLAG
+from consumerd.wire.modern.entry import ATTRIBUTES_AT, CODEC_MASK, LOG_APPEND_TIME_FLAG, MAGIC_AT
 from consumerd.wire.modern.extent import BATCH_MAGIC
-from consumerd.wire.modern.record_batch import CONTROL_FLAG, HEADER
+from consumerd.wire.modern.record_batch import ATTRIBUTES_AT as BATCH_ATTRIBUTES_AT
+from consumerd.wire.modern.record_batch import CONTROL_FLAG, HEADER, TRANSACTIONAL_FLAG
 from consumerd.wire.modern.record_set import decode_record_set
 from consumerd.wire.records import RecordBatch
-
-_MESSAGE_ATTRIBUTES_AT: Final = 17
-_BATCH_ATTRIBUTES: Final = struct.Struct(">h")
-_BATCH_ATTRIBUTES_AT: Final = 21
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastOffsets:
-    """The last offset of each key in ``[start, end)``; both are start offsets of segments."""
+    """The last offset of each key in the segments to be compacted.
+
+    ``by_key`` has the keys of segments that were not compacted before. ``end`` is the offset up to which these segments
+    were read.
+    """
 
     by_key: dict[bytes, int]
-    start: int
     end: int
 
     def keeps(self, batch: RecordBatch, *, tombstones: bool) -> list[int]:
-        """Return the rows to be kept; ``tombstones`` says if records without a value are."""
+        """Return the indexes of a batch's records that compaction keeps.
+
+        Records without a value are kept only if ``tombstones`` is True.
+        """
         last = self.by_key
         return [
             row
@@ -62,18 +64,33 @@ class LastOffsets:
 
 
 def dirty_ratio(segments: Sequence[Segment], cleaned_to: int) -> float:
-    """Return the share of bytes that are not compacted yet."""
+    """Return the share of a log's bytes that is not compacted, from 0 to 1.
+
+    Args:
+        cleaned_to: Offset up to which the log is compacted.
+    """
     total = sum(segment.size for segment in segments)
     dirty = sum(segment.size for segment in segments if segment.base_offset >= cleaned_to)
     return dirty / total if total else 0.0
 
 
 def read_last_offsets(
-    segments: Sequence[Segment], cleaned_to: int, end: int, partition: TopicPartition, most_keys: int
+    segments: Sequence[Segment],
+    cleaned_to: int,
+    end: int,
+    partition: TopicPartition,
+    most_keys: int,
+    aborted: Sequence[AbortedSpan] = (),
 ) -> LastOffsets:
-    """Read the keys of segments from ``cleaned_to`` on, until there are ``most_keys``.
+    """Return the last offset of each key in the segments that are not compacted yet.
 
-    Only whole segments are read, so there may be more. Raises CorruptMessageError, OSError.
+    Segments are read until there are ``most_keys`` keys, each as a whole, so there may be more. Raises
+    CorruptMessageError, OSError.
+
+    Args:
+        cleaned_to: Offset up to which the log is compacted.
+        end: Offset at which reading ends.
+        aborted: Transactions whose records do not count.
     """
     by_key: dict[bytes, int] = {}
     for segment in segments:
@@ -82,18 +99,25 @@ def read_last_offsets(
         if len(by_key) >= most_keys:
             end = segment.base_offset
             break
-        for _, batch in _read_units(segment, partition):
+        for raw, batch in _read_units(segment, partition):
+            if _is_void(raw, aborted):
+                continue
             by_key.update(
                 (key, offset) for key, offset in zip(batch.keys(), batch.offsets, strict=True) if key is not None
             )
-    return LastOffsets(by_key=by_key, start=cleaned_to, end=end)
+    return LastOffsets(by_key=by_key, end=end)
 
 
 def plan_groups(segments: Sequence[Segment], most_bytes: int, tombstones_from_ms: int) -> list[Sequence[Segment]]:
-    """Group neighbouring segments that fit into one segment of ``most_bytes``.
+    """Divide segments into groups of neighbours, each to become one compacted segment.
 
-    A segment whose tombstones are kept is not grouped: the group would get the modification time of its youngest
-    segment, and its tombstones would be kept for ever (KAFKA-8522). Raises OSError.
+    The segments of a group have at most ``most_bytes`` together. A segment with tombstones that must be kept is a group
+    of its own. In a larger group it would get the modification time of the youngest segment, and its tombstones would
+    be kept for ever (KAFKA-8522). Raises OSError.
+
+    Args:
+        segments: The segments, in order.
+        tombstones_from_ms: Tombstones are kept in segments modified after this time, in ms since the Unix epoch.
     """
     groups: list[list[Segment]] = []
     alone = True
@@ -117,25 +141,26 @@ def write_cleaned(
     tombstones_from_ms: int,
     partition: TopicPartition,
     settings: LogSettings,
-    files: LogFileSystem,
+    files: OsLogFiles,
+    aborted: Sequence[AbortedSpan] = (),
 ) -> Segment:
-    """Write the kept records of a group to one durable segment, a ``.swap`` file.
+    """Compact a group of segments into one durable segment, a ``.swap`` file, and return it.
 
     Tombstones of segments modified at ``tombstones_from_ms`` or earlier are removed. Raises CorruptMessageError,
     OSError.
     """
     folder, base = group[0].folder, group[0].base_offset
-    cleaned = _beside(folder, base, CLEANED_ENDING)
+    cleaned = segment_path(folder, base, LOG_SUFFIX + CLEANED_ENDING)
     target = Segment(folder, base, files, index_interval_bytes=settings.index_interval_bytes)
     try:
         target.open(create=True, path=cleaned)
         target.cut()
         for segment in group:
             tombstones = segment.modified_ms() > tombstones_from_ms
-            _copy_kept(segment, target, last, partition, tombstones=tombstones)
+            _copy_kept(segment, target, last, partition, aborted, tombstones=tombstones)
         target.set_modified_ms(group[-1].modified_ms())
         target.sync()
-        files.rename(cleaned, _beside(folder, base, SWAP_ENDING))
+        files.rename(cleaned, segment_path(folder, base, LOG_SUFFIX + SWAP_ENDING))
         files.sync_folder(folder)
     except BaseException:
         target.close()
@@ -144,22 +169,20 @@ def write_cleaned(
     return target
 
 
-def drop_cleaned(folder: Path, base_offset: int, files: LogFileSystem) -> None:
-    """Delete the file of an unfinished :func:`write_cleaned`. Raises OSError."""
-    files.unlink(_beside(folder, base_offset, CLEANED_ENDING))
-
-
-def _beside(folder: Path, base_offset: int, ending: str) -> Path:
-    path = segment_path(folder, base_offset)
-    return path.with_name(path.name + ending)
-
-
 def _copy_kept(
-    source: Segment, target: Segment, last: LastOffsets, partition: TopicPartition, *, tombstones: bool
+    source: Segment,
+    target: Segment,
+    last: LastOffsets,
+    partition: TopicPartition,
+    aborted: Sequence[AbortedSpan],
+    *,
+    tombstones: bool,
 ) -> None:
     pending = bytearray()
     units: list[UnitHeader] = []
     for raw, batch in _read_units(source, partition):
+        if _is_void(raw, aborted):
+            continue
         unit = keep_rows(raw, batch, last.keeps(batch, tombstones=tombstones))
         if not unit:
             continue
@@ -174,20 +197,28 @@ def _copy_kept(
         target.append(pending, units)
 
 
-def keep_rows(raw: bytes, batch: RecordBatch, rows: Sequence[int]) -> bytes:
-    """Return a unit with only some of its records; empty if none is left.
+def _is_void(raw: bytes, aborted: Sequence[AbortedSpan]) -> bool:
+    """Return True if a unit is a batch of an aborted transaction."""
+    if not aborted or raw[MAGIC_AT] != BATCH_MAGIC:
+        return False
+    owner = find_owner(raw)
+    return owner is not None and any(span.covers(owner) for span in aborted)
 
-    Format, codec and offset are kept. A unit that keeps all its records is unchanged, and so are control batches, which
-    have no user keys.
+
+def keep_rows(raw: bytes, batch: RecordBatch, rows: Sequence[int]) -> bytes:
+    """Return a message or batch with only some of its records.
+
+    Empty if none is left. Format, codec and offset are kept. Data that keeps all its records is unchanged, and so are
+    control batches, which have no user keys.
+
+    Args:
+        raw: The bytes of the message or batch.
+        rows: Indexes of the records to keep.
     """
-    magic = raw[16]
-    attributes: int
-    if magic == BATCH_MAGIC:
-        (attributes,) = _BATCH_ATTRIBUTES.unpack_from(raw, _BATCH_ATTRIBUTES_AT)
-        if attributes & CONTROL_FLAG:
-            return raw
-    else:
-        attributes = raw[_MESSAGE_ATTRIBUTES_AT]
+    magic = raw[MAGIC_AT]
+    attributes = raw[BATCH_ATTRIBUTES_AT if magic == BATCH_MAGIC else ATTRIBUTES_AT]
+    if magic == BATCH_MAGIC and attributes & CONTROL_FLAG:
+        return raw
     if len(rows) == len(batch):
         return raw if rows else b""
     if not rows:
@@ -198,7 +229,7 @@ def keep_rows(raw: bytes, batch: RecordBatch, rows: Sequence[int]) -> bytes:
     if magic != BATCH_MAGIC:
         messages = [(batch.offsets[row], batch.timestamps[row], keys[row], values[row]) for row in rows]
         return build_messages(messages, magic=magic, codec=codec, log_append_time_ms=append_time)
-    base_offset, _, epoch, _, _, _, last_delta, _, _, *producer, _ = HEADER.unpack_from(raw)
+    base_offset, _, epoch, _, _, attributes, last_delta, _, _, *producer, _ = HEADER.unpack_from(raw)
     return build_batch(
         [
             (batch.offsets[row], batch.timestamps[row], keys[row], values[row], batch.header_bytes(row) or b"\0")
@@ -209,6 +240,7 @@ def keep_rows(raw: bytes, batch: RecordBatch, rows: Sequence[int]) -> bytes:
         log_append_time_ms=append_time,
         leader_epoch=epoch,
         producer=(producer[0], producer[1], producer[2]),
+        transactional=bool(attributes & TRANSACTIONAL_FLAG),
         last_offset=base_offset + last_delta,
     )
 

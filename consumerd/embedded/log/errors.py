@@ -9,6 +9,9 @@
         ├── LogOffsetOutOfRange     a read below the log's start or above its end
         ├── LogRecordTooLarge       a message or batch above max_message_bytes
         ├── RecordSetTooLarge       a record set that fits into no segment
+        ├── SequenceGap             a producer's batch does not follow its last one
+        ├── ForgottenProducer       a producer's batch is not its first, and nothing of it is in the log
+        ├── StaleEpoch              a producer with the same id and a newer epoch has written
         ├── InvalidTimestamp        a timestamp too far from the clock, or of a type reserved for brokers
         ├── LogLocked               another process uses the directory
         ├── LogDamaged              the files are not those of a log
@@ -28,17 +31,13 @@ class LogError(ConsumerdError):
 
 
 class LogOffsetOutOfRange(LogError):
-    """The offset is not in the log.
+    """The offset to read is below the log's start or above its end.
 
-    ``earliest`` is the first offset held, ``latest`` the next to be written.
+    The message has both.
     """
 
     def __init__(self, partition: TopicPartition, offset: int, earliest: int, latest: int) -> None:
         super().__init__(f"{partition}: offset {offset} is outside the log [{earliest}, {latest}]")
-        self.partition = partition
-        self.offset = offset
-        self.earliest = earliest
-        self.latest = latest
 
 
 class LogRecordTooLarge(LogError):
@@ -46,9 +45,6 @@ class LogRecordTooLarge(LogError):
 
     def __init__(self, partition: TopicPartition, size: int, limit: int) -> None:
         super().__init__(f"{partition}: a message or batch of {size} bytes, max.message.bytes is {limit}")
-        self.partition = partition
-        self.size = size
-        self.limit = limit
 
 
 class RecordSetTooLarge(LogError):
@@ -56,9 +52,18 @@ class RecordSetTooLarge(LogError):
 
     def __init__(self, partition: TopicPartition, size: int, limit: int) -> None:
         super().__init__(f"{partition}: a record set of {size} bytes, segment.bytes is {limit}")
-        self.partition = partition
-        self.size = size
-        self.limit = limit
+
+
+class SequenceGap(LogError):
+    """A producer's batch does not follow its last one (error 45)."""
+
+
+class ForgottenProducer(LogError):
+    """A batch is not its producer's first, and no earlier one is there (59)."""
+
+
+class StaleEpoch(LogError):
+    """A producer with the same id and a newer epoch has written (error 47)."""
 
 
 class InvalidTimestamp(LogError):
@@ -70,7 +75,7 @@ class LogLocked(LogError):
 
 
 class LogDamaged(LogError):
-    """Recovery cannot make a log of these files; the message says which, and advises."""
+    """Recovery cannot open these files as a log; the message names them, with advice."""
 
 
 class LogWriteFailed(LogError):
@@ -82,7 +87,7 @@ class LogFull(LogWriteFailed):
 
 
 class LogFailed(LogError):
-    """The log is offline: after a failure, the content of the disk is unknown.
+    """The log is offline, because the content of the disk is unknown after a failure.
 
-    Opening it again checks the files.
+    Opening the log again checks the files.
     """

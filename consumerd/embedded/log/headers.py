@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headers of the units in a segment, parsed without decompression.
+"""Parser of the headers of messages and record batches in a segment, without decompression.
 
 A unit is a message or compressed wrapper of magic 0 and 1, or a record batch of magic 2. Layouts:
 ``wire.modern.entry``, ``message_reader`` and ``record_batch``. No checksum covers offset and size, so a reader that
@@ -31,11 +31,15 @@ _NO_TIMESTAMP: Final = -1
 CHUNK_BYTES: Final = 1 << 20
 """Bytes per read when a segment is scanned."""
 NEAR_BYTES: Final = 8 << 10
-"""Bytes per read when one unit is searched from an index entry on."""
+"""Bytes per read when one message or batch is searched from an index entry on."""
 
 
 class UnitHeader(NamedTuple):
-    """One unit: position, size, the offset in its header, last offset, newest timestamp."""
+    """Header of a message or a record batch in a segment.
+
+    It has the position and the size in bytes, the offset in the header, the last offset, and the newest timestamp in
+    ms.
+    """
 
     position: int
     size: int
@@ -46,15 +50,17 @@ class UnitHeader(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The position after it."""
+        """Position, in bytes, at which the message or batch ends."""
         return self.position + self.size
 
 
 def parse_header(data: bytes | bytearray | memoryview, at: int, position: int) -> UnitHeader | None:
-    """Parse the header of the unit at ``data[at:]``.
+    """Return the header of the message or batch at ``data[at:]``.
 
-    ``position`` is its position in the segment. Returns None if too few bytes are there. Raises CorruptMessageError for
-    bytes that cannot be a unit.
+    None if too few bytes are there. Raises CorruptMessageError for bytes that are neither.
+
+    Args:
+        position: Its position in the segment.
     """
     left = len(data) - at
     if left < LEAST_UNIT_BYTES:
@@ -73,16 +79,11 @@ def parse_header(data: bytes | bytearray | memoryview, at: int, position: int) -
     return UnitHeader(position, size, offset, offset + delta, newest, magic)
 
 
-def parse_headers(data: bytes | bytearray | memoryview) -> list[UnitHeader]:
-    """Parse the headers of all whole units of a record set.
-
-    Positions are relative to its beginning. Raises CorruptMessageError for bytes that cannot be a unit.
-    """
-    return list(walk_headers(data))
-
-
 def walk_headers(data: bytes | bytearray | memoryview) -> Iterator[UnitHeader]:
-    """Yield what :func:`parse_headers` returns."""
+    """Yield the headers of all whole messages and batches in a producer's record set.
+
+    Positions are relative to its beginning. Raises CorruptMessageError for bytes that are neither.
+    """
     at, end = 0, len(data)
     while (header := parse_header(data, at, at)) is not None:
         at += header.size
@@ -92,9 +93,10 @@ def walk_headers(data: bytes | bytearray | memoryview) -> Iterator[UnitHeader]:
 
 
 class UnitWalker:
-    """Iterates over the units of a segment between two positions.
+    """Iterator over the messages and batches of a segment between two positions.
 
-    ``read`` is ``(position, size) -> bytes``.
+    Args:
+        read: Returns bytes of the segment: ``(position, size) -> bytes``.
     """
 
     def __init__(
@@ -108,9 +110,10 @@ class UnitWalker:
         self._chunk_at = start
 
     def __iter__(self) -> Iterator[UnitHeader]:
-        """Yield the headers up to the end, or to the first unit that exceeds it.
+        """Yield the headers of messages and batches up to the end position.
 
-        Raises CorruptMessageError for bytes that cannot be a unit, OSError.
+        A message or batch that exceeds it ends the iteration, too. Raises CorruptMessageError for bytes that are
+        neither, OSError.
         """
         position = self._start
         while self._end - position >= LEAST_UNIT_BYTES:
@@ -121,7 +124,7 @@ class UnitWalker:
             position = header.end
 
     def is_intact(self, header: UnitHeader) -> bool:
-        """Return True if the unit's checksum is right. Raises OSError."""
+        """Return True if the checksum of the message or batch is right. Raises OSError."""
         unit = self.unit(header)
         if len(unit) < header.size:
             return False
@@ -130,7 +133,10 @@ class UnitWalker:
         return bool(_CRC.unpack_from(unit, 12)[0] == crc32(memoryview(unit)[16:]))
 
     def unit(self, header: UnitHeader) -> bytes:
-        """Return the unit's bytes; fewer only if the file has become shorter. Raises OSError."""
+        """Return the bytes of the message or batch with this header. Raises OSError.
+
+        Fewer bytes only if the file has become shorter.
+        """
         self._load(header.position, header.size)
         at = header.position - self._chunk_at
         return self._chunk[at : at + header.size]

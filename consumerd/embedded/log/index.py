@@ -32,9 +32,10 @@ _LITTLE: Final = sys.byteorder == "little"
 
 
 class OffsetIndex:
-    """The positions of some offsets in a segment."""
+    """The positions of some offsets in a segment, in memory.
 
-    __slots__ = ("offsets", "positions")
+    Offsets are relative to the segment's first one, positions are in bytes.
+    """
 
     def __init__(self) -> None:
         self.offsets = array("i")
@@ -44,19 +45,22 @@ class OffsetIndex:
         return len(self.offsets)
 
     def append(self, relative_offset: int, position: int) -> None:
-        """Add an entry, unless its offset is not above the last one."""
+        """Add the position of an offset, if that is above the last entry's."""
         if self.offsets and relative_offset <= self.offsets[-1]:
             return
         self.positions.append(position)  # before the offset: a concurrent reader that finds the offset needs it
         self.offsets.append(relative_offset)
 
     def find(self, relative_offset: int) -> int:
-        """Return the position from which reading leads to ``relative_offset``."""
+        """Return a position in the segment at or before the data of ``relative_offset``.
+
+        It is that of the last entry at or below the offset; 0 without one. Reading begins there.
+        """
         at = bisect_right(self.offsets, relative_offset)
         return self.positions[at - 1] if at else 0
 
     def encode(self) -> bytes:
-        """Return the content of the file."""
+        """Return the content of the segment's ``.index`` file."""
         entries = array("i", bytes(OFFSET_ENTRY_BYTES * len(self.offsets)))
         entries[0::2] = self.offsets
         entries[1::2] = self.positions
@@ -66,7 +70,7 @@ class OffsetIndex:
 
     @classmethod
     def decode(cls, data: bytes, *, segment_bytes: int, most_relative: int) -> OffsetIndex | None:
-        """Parse a segment's index file; return None if it is invalid.
+        """Return the index in a segment's ``.index`` file, or None if it is invalid.
 
         Args:
             segment_bytes: Size of the segment.
@@ -89,9 +93,10 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """The units in which a segment's newest timestamp rose."""
+    """Timestamps of a segment in rising order, each with the offset that first reached it.
 
-    __slots__ = ("offsets", "timestamps")
+    Offsets are relative to the segment's first one. Records below an entry's offset are not newer than its timestamp.
+    """
 
     def __init__(self) -> None:
         self.timestamps = array("q")
@@ -101,23 +106,26 @@ class TimeIndex:
         return len(self.timestamps)
 
     def append(self, timestamp: int, relative_offset: int) -> None:
-        """Add an entry, unless its timestamp is not newer than the last one, or missing."""
+        """Add a timestamp and its relative offset, if it is newer than the last entry's.
+
+        A missing timestamp (-1) adds none.
+        """
         if timestamp > (self.timestamps[-1] if self.timestamps else -1):
             self.offsets.append(relative_offset)
             self.timestamps.append(timestamp)
 
     def find(self, timestamp: int) -> int:
-        """Return a relative offset before which all records are older than ``timestamp``."""
+        """Return a relative offset below which all records are older than ``timestamp``."""
         at = bisect_right(self.timestamps, timestamp - 1)
         return self.offsets[at - 1] if at else 0
 
     def encode(self) -> bytes:
-        """Return the content of the file."""
+        """Return the content of the segment's ``.timeindex`` file."""
         return b"".join(map(TIME_ENTRY.pack, self.timestamps, self.offsets))
 
     @classmethod
     def decode(cls, data: bytes, *, most_relative: int) -> TimeIndex | None:
-        """Parse a segment's time index file; return None if it is invalid.
+        """Return the index in a segment's ``.timeindex`` file, or None if it is invalid.
 
         ``most_relative`` is the last relative offset of the segment.
         """

@@ -9,57 +9,62 @@ slice keeps its file open.
 After a failed write, the newest segment is cut to its previous size, and the log continues. A failed ``fsync`` or cut
 takes the log offline, for reads too: the state of the disk is then unknown, and the next ``fsync`` would succeed
 without writing what the failed one has lost. Opening the log again checks the files.
+
+Batches of producers with an id are checked against those in the log (``producers``). The first offset of an open
+transaction is set before the log's end, and removed after it, so that no reader takes its records for committed.
 """
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn, TypeVar
+from typing import Final, TypeVar
 
 from consumerd.embedded.log.compaction import (
     LastOffsets,
     dirty_ratio,
-    drop_cleaned,
     plan_groups,
     read_last_offsets,
     write_cleaned,
 )
+from consumerd.embedded.log.durable_log import DurableLog
 from consumerd.embedded.log.errors import (
     LogDamaged,
     LogFailed,
-    LogFull,
     LogOffsetOutOfRange,
-    LogWriteFailed,
     RecordSetTooLarge,
 )
 from consumerd.embedded.log.expansion import Expansion
-from consumerd.embedded.log.files import LogFileSystem
+from consumerd.embedded.log.files import OsLogFiles, write_file
+from consumerd.embedded.log.headers import UnitWalker, walk_headers
 from consumerd.embedded.log.preparation import Prepared, prepare
-from consumerd.embedded.log.recovery import open_segments, place_swapped
-from consumerd.embedded.log.segment import Segment
-from consumerd.embedded.log.segment_list import EARLIEST, LATEST, SegmentGone, SegmentList
+from consumerd.embedded.log.producers import AbortedSpan, LogProducers, OwnedBatch, find_owner, find_owners
+from consumerd.embedded.log.recovery import CLEANED_ENDING, open_segments, place_swapped
+from consumerd.embedded.log.segment import LOG_SUFFIX, Segment, remove_segment, segment_path
+from consumerd.embedded.log.segment_list import SegmentGone, SegmentList
 from consumerd.embedded.log.settings import LogSettings
 from consumerd.embedded.log.slices import LogSlice
 from consumerd.errors import CorruptMessageError
 from consumerd.model import TopicPartition
-
-__all__ = ["EARLIEST", "LATEST", "Appended", "PartitionLog"]
+from consumerd.wire.modern.extent import BATCH_MAGIC
 
 T = TypeVar("T")
 
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+PRODUCERS_NAME: Final = "producers"
+"""Name of an empty file in the folder of a log that has batches of producers with an id.
+
+Only such a log is read when it is opened, to find its producers and transactions again.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
     """The result of an append: ``count`` records from ``base_offset`` to ``last_offset``.
 
-    Offsets are -1 if there were no records. ``log_append_time_ms`` is None unless the records have the broker's time.
-    ``size_bytes`` were added to the log.
+    Offsets are -1 if there were no records. ``log_append_time_ms`` is the broker's time, in ms since the epoch, if the
+    records got it as their timestamp, else None. ``size_bytes`` is the number of bytes added to the log.
     """
 
     base_offset: int
@@ -69,8 +74,8 @@ class Appended:
     size_bytes: int = 0
 
 
-class PartitionLog:
-    """An open log.
+class PartitionLog(DurableLog):
+    """An open log of one partition, in segment files.
 
     ``start_offset`` is the first offset held, ``end_offset`` the next to be written.
     """
@@ -82,23 +87,18 @@ class PartitionLog:
         segments: tuple[Segment, ...],
         *,
         settings: LogSettings,
-        files: LogFileSystem,
+        files: OsLogFiles,
         now_ms: Callable[[], int],
         cleaned_to: int = 0,
     ) -> None:
-        self.partition = partition
-        self.folder = folder
-        self.settings = settings
+        super().__init__(folder, partition, settings=settings, files=files, now_ms=now_ms)
         self.end_offset = segments[-1].next_offset
         self.recovery_point = self.end_offset
         self._list = SegmentList(partition, segments)
-        self._files = files
-        self._now_ms = now_ms
-        self._lock = threading.RLock()
-        self._offline: str | None = None
-        self._flushed_ms = now_ms()
         self._cleaning = threading.Lock()
         self.cleaned_to = min(cleaned_to, segments[-1].base_offset)
+        self._producers = LogProducers(partition)
+        self._has_producers = False
 
     @classmethod
     def open(
@@ -107,7 +107,7 @@ class PartitionLog:
         partition: TopicPartition,
         *,
         settings: LogSettings,
-        files: LogFileSystem,
+        files: OsLogFiles,
         now_ms: Callable[[], int],
         clean: bool = False,
         recovery_point: int | None = None,
@@ -119,15 +119,17 @@ class PartitionLog:
 
         Args:
             directory: The directory of the logs of all partitions.
-            clean: With ``recovery_point`` and ``cleaned_to``, the directory's record of the last shutdown (see
-                ``log_directory``). By default nothing is known, and the newest segment is checked.
+            clean: True if the last process closed the log. By default this is unknown, and the newest segment is
+                checked.
+            recovery_point: Offset below which all records are durable; None if unknown.
+            cleaned_to: Offset up to which the log is compacted.
         """
         folder = directory / f"{partition.topic}-{partition.partition}"
         try:
             if not files.is_folder(folder):
                 files.make_folder(folder)
             files.sync_folder(directory)  # its creator may have been killed before this step
-            recovered = open_segments(
+            segments = open_segments(
                 folder,
                 files,
                 index_interval_bytes=settings.index_interval_bytes,
@@ -136,15 +138,32 @@ class PartitionLog:
             )
         except OSError as error:
             raise LogFailed(f"{partition}: the log in {folder} cannot be opened: {error}") from error
-        return cls(
+        log = cls(
             folder,
             partition,
-            recovered.segments,
+            segments,
             settings=settings,
             files=files,
             now_ms=now_ms,
             cleaned_to=cleaned_to,
         )
+        try:
+            log._find_producers()
+        except (OSError, CorruptMessageError) as error:
+            log.discard()
+            raise LogFailed(f"{partition}: the log in {folder} cannot be read: {error}") from error
+        return log
+
+    def _find_producers(self) -> None:
+        """Find the producers of the log again. Raises OSError, CorruptMessageError."""
+        self._has_producers = PRODUCERS_NAME in self._files.names(self.folder)
+        if not self._has_producers:
+            return
+        for segment in self._list.segments:
+            walker = UnitWalker(segment.file.read, 0, segment.size)
+            for header in walker:
+                if header.magic == BATCH_MAGIC and (owner := find_owner(walker.unit(header))) is not None:
+                    self._producers.note(owner)
 
     def __repr__(self) -> str:
         state = f", offline: {self._offline}" if self._offline else ""
@@ -152,17 +171,17 @@ class PartitionLog:
 
     @property
     def start_offset(self) -> int:
-        """The first offset held."""
+        """The first offset that the log holds."""
         return self._list.bases[0]
 
     @property
     def newest_segment_offset(self) -> int:
-        """Base offset of the segment that is appended to."""
+        """First offset of the newest segment, to which records are appended."""
         return self._list.bases[-1]
 
     @property
     def size_bytes(self) -> int:
-        """Size of all segments."""
+        """Size of the log's segments in bytes, without their indexes."""
         return sum(segment.size for segment in self._list.segments)
 
     @property
@@ -170,17 +189,32 @@ class PartitionLog:
         """Number of segments."""
         return len(self._list.segments)
 
+    @property
+    def last_stable_offset(self) -> int:
+        """First offset of the oldest open transaction; without one the log's end."""
+        end = self.end_offset
+        unstable = self._producers.first_unstable
+        return end if unstable is None else min(unstable, end)
+
+    def list_aborted(self, start: int, end: int) -> list[AbortedSpan]:
+        """Return the aborted transactions of which records may be in ``[start, end)``."""
+        return self._producers.list_aborted(start, end)
+
     # --- appending -----------------------------------------------------------------------------------------------
 
     def append(self, record_set: bytes | bytearray | memoryview, expansion: Expansion | None = None) -> Appended:
         """Assign offsets to produced records, and write them in the log's message format.
 
         All of them are written or none. Readers see them when this returns; they are durable after the next flush at
-        the latest. ``expansion`` is shared by the sets of one request.
+        the latest.
 
         Raises for refused records CorruptMessageError (UnsupportedForFormat), LogRecordTooLarge, RecordSetTooLarge,
-        InvalidTimestamp; LogWriteFailed (LogFull), after which the log is unchanged; LogFailed, after which it is
-        offline.
+        InvalidTimestamp, SequenceGap, ForgottenProducer, StaleEpoch; LogWriteFailed (LogFull), after which the log is
+        unchanged; LogFailed, after which it is offline.
+
+        Args:
+            record_set: Messages or record batches, as a Produce request has them.
+            expansion: Limit of the decompressed size, shared by all appends of one request; None for no such limit.
         """
         with self._lock:
             self._check_online()
@@ -188,21 +222,73 @@ class PartitionLog:
             prepared = prepare(record_set, self.partition, self.end_offset, self.settings, now_ms, expansion)
             if not prepared.units:
                 return Appended(base_offset=-1, last_offset=-1, count=0)
-            if len(prepared.data) > self.settings.segment_bytes:
-                raise RecordSetTooLarge(self.partition, len(prepared.data), self.settings.segment_bytes)
-            active = self._list.segments[-1]
-            if self._must_roll(active, prepared, now_ms):
-                active = self._roll(active, now_ms)
-            self._write(active, prepared)
-            self.end_offset = active.next_offset
-            self._flush_if_due(now_ms)
-            return Appended(
-                base_offset=prepared.base_offset,
-                last_offset=self.end_offset - 1,
-                count=prepared.count,
-                log_append_time_ms=prepared.log_append_time_ms,
-                size_bytes=len(prepared.data),
+            owners = find_owners(prepared.data, prepared.units)
+            for owner in owners:
+                if (known := self._producers.check(owner)) is not None:
+                    # as Kafka does, with the newest timestamp of the batch as that of the append
+                    return Appended(
+                        base_offset=known.base_offset,
+                        last_offset=known.last_offset,
+                        count=known.last_offset - known.base_offset + 1,
+                        log_append_time_ms=known.max_timestamp,
+                    )
+            return self._append_prepared(prepared, owners, now_ms)
+
+    def append_own(self, build: Callable[[int], bytes]) -> Appended:
+        """Write a batch of the broker itself, such as a transaction's marker.
+
+        It has no sequence number. Raises StaleEpoch, and the errors of a failed write as :meth:`append`.
+
+        Args:
+            build: Returns the batch, given its base offset.
+        """
+        with self._lock:
+            self._check_online()
+            data = build(self.end_offset)
+            units = list(walk_headers(data))
+            count = units[-1].last_offset - units[0].offset + 1
+            prepared = Prepared(
+                data=data, units=units, base_offset=self.end_offset, count=count, log_append_time_ms=None
             )
+            owners = find_owners(prepared.data, prepared.units)
+            for owner in owners:
+                self._producers.check_epoch(owner.producer_id, owner.epoch)
+            return self._append_prepared(prepared, owners, self._now_ms())
+
+    def _append_prepared(self, prepared: Prepared, owners: Sequence[OwnedBatch], now_ms: int) -> Appended:
+        if len(prepared.data) > self.settings.segment_bytes:
+            raise RecordSetTooLarge(self.partition, len(prepared.data), self.settings.segment_bytes)
+        if owners:
+            self._mark_producers()
+        active = self._list.segments[-1]
+        if self._must_roll(active, prepared, now_ms):
+            active = self._roll(active, now_ms)
+        self._write(active, prepared)
+        for owner in owners:
+            if not owner.is_control:
+                self._producers.note(owner)
+        self.end_offset = active.next_offset
+        for owner in owners:
+            if owner.is_control:
+                self._producers.note(owner)
+        self._flush_if_due(now_ms)
+        return Appended(
+            base_offset=prepared.base_offset,
+            last_offset=self.end_offset - 1,
+            count=prepared.count,
+            log_append_time_ms=prepared.log_append_time_ms,
+            size_bytes=len(prepared.data),
+        )
+
+    def _mark_producers(self) -> None:
+        """Note durably that the log has producers with an id. Raises LogWriteFailed."""
+        if not self._has_producers:
+            try:
+                write_file(self.folder / PRODUCERS_NAME, b"", self._files)
+                self._files.sync_folder(self.folder)
+            except OSError as error:
+                self._refuse(error, "the file that tells of producers could not be written")
+            self._has_producers = True
 
     def _must_roll(self, active: Segment, prepared: Prepared, now_ms: int) -> bool:
         """Return True if a new segment is due, as in Kafka's LogSegment.shouldRoll.
@@ -252,38 +338,12 @@ class PartitionLog:
                 self._fail(f"a write failed, and the segment could not be cut back: {second}", error)
             self._refuse(error, "the records could not be written")
 
-    def _refuse(self, error: OSError, what: str) -> NoReturn:
-        kind = LogFull if error.errno in _FULL else LogWriteFailed
-        raise kind(f"{self.partition}: {what}: {error}") from error
-
     # --- durability ----------------------------------------------------------------------------------------------
 
     @property
     def unflushed(self) -> int:
         """Number of offsets written since the last flush."""
         return self.end_offset - self.recovery_point
-
-    def flush(self) -> None:
-        """Make all appended records durable. Raises LogFailed, after which the log is offline."""
-        with self._lock:
-            self._check_online()
-            self._flush()
-
-    def flush_if_due(self) -> None:
-        """Flush if ``flush_interval_ms`` has passed since the last flush. Raises LogFailed.
-
-        Called by a timer.
-        """
-        with self._lock:
-            if self._offline is None:
-                self._flush_if_due(self._now_ms())
-
-    def _flush_if_due(self, now_ms: int) -> None:
-        messages, interval_ms = self.settings.flush_messages, self.settings.flush_interval_ms
-        if (messages is not None and self.unflushed >= messages) or (
-            interval_ms is not None and self.unflushed and now_ms - self._flushed_ms >= interval_ms
-        ):
-            self._flush()
 
     def _flush(self) -> None:
         if self.unflushed:
@@ -297,22 +357,15 @@ class PartitionLog:
             self._fail(f"fsync failed, and it is unknown what is durable: {error}", error)
         self.recovery_point = self.end_offset
 
-    def _check_online(self) -> None:
-        if self._offline is not None:
-            raise LogFailed(f"{self.partition}: the log is offline: {self._offline}")
-
-    def _fail(self, why: str, error: OSError) -> NoReturn:
-        self._offline = why
-        raise LogFailed(f"{self.partition}: the log is offline: {why}") from error
-
     # --- reading -------------------------------------------------------------------------------------------------
 
-    def read(self, offset: int, max_bytes: int, *, whole_first: bool) -> LogSlice:
-        """Return up to ``max_bytes`` of one segment, from the unit with ``offset`` on.
+    def read(self, offset: int, max_bytes: int, *, whole_first: bool, before: int | None = None) -> LogSlice:
+        """Return up to ``max_bytes`` of one segment, from the message or batch with ``offset`` on.
 
-        The last unit may be cut; readers detect that by its size. If the first unit is cut, since it exceeds
-        ``max_bytes``, the reader tries again with twice as much. With ``whole_first``, the first unit is always
-        complete (Fetch v3 and later). At the log's end the slice is empty. The caller closes it.
+        The last message or batch may be cut off; readers detect that by its size. If the first one is larger than
+        ``max_bytes``, it is cut off, too, and the reader must ask for more; with ``whole_first`` (Fetch v3 and later)
+        the first one is always complete. At the log's end the slice is empty. With ``before``, the last stable offset,
+        the slice ends there at the latest. The caller closes the slice.
 
         Raises LogOffsetOutOfRange, LogFailed, LogDamaged.
         """
@@ -320,24 +373,26 @@ class PartitionLog:
         def look(segments: SegmentList, end: int) -> LogSlice:
             if not segments.bases[0] <= offset <= end:
                 raise LogOffsetOutOfRange(self.partition, offset, segments.bases[0], end)
-            if offset == end:
-                return LogSlice(None, first_offset=offset)
-            return segments.find_slice(offset, max_bytes, whole_first=whole_first)
+            if offset == end or (before is not None and offset >= before):
+                return LogSlice()
+            limit = before if before is not None and before < end else None
+            return segments.find_slice(offset, max_bytes, whole_first=whole_first, before=limit)
 
         return self._search(look)
 
     def find_offset(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """Return timestamp and offset of the first record at or after ``timestamp_ms``, or None.
+        """Return timestamp and offset of the first record at or after ``timestamp_ms``.
 
-        Raises LogFailed, LogDamaged.
+        ``timestamp_ms`` is in ms since the Unix epoch. None if there is no such record. Raises LogFailed, LogDamaged.
         """
         return self._search(lambda segments, _: segments.find_offset(timestamp_ms))
 
     def offsets_before(self, timestamp_ms: int, count: int) -> list[int]:
-        """Return up to ``count`` start offsets of segments by modification time, newest first.
+        """Return first offsets of segments by modification time, newest first; at most ``count``.
 
-        These are segments last written at ``timestamp_ms`` or before. The log's end counts as written now. -1 stands
-        for all of these, -2 for the oldest (ListOffsets v0; Kafka's Log.legacyFetchOffsetsBefore). Raises LogFailed.
+        Only segments last written at ``timestamp_ms`` or before are included. The log end offset is included, too, as
+        if written now. A ``timestamp_ms`` of -1 includes all segments, -2 the oldest one alone (ListOffsets v0; Kafka's
+        Log.legacyFetchOffsetsBefore). Raises LogFailed.
         """
         return self._search(lambda segments, end: segments.offsets_before(timestamp_ms, count, end, self._now_ms()))
 
@@ -354,10 +409,10 @@ class PartitionLog:
     # --- cleaning ------------------------------------------------------------------------------------------------
 
     def apply_retention(self) -> int:
-        """Delete the oldest segments that exceed age or size; return how many.
+        """Delete the oldest segments that exceed the log's limits of age or size.
 
-        The newest segment may be too old as well, if it has records: an empty one replaces it. Waits for a compaction.
-        Raises LogWriteFailed, LogFailed.
+        Returns the number of deleted segments. If the newest segment has records and exceeds the limit of age, a new,
+        empty one is begun, and the old one deleted. Waits for a compaction. Raises LogWriteFailed, LogFailed.
         """
         if not self.settings.cleanup_policy.deletes:
             return 0
@@ -371,32 +426,29 @@ class PartitionLog:
                 oldest, *kept = self._list.segments
                 self._list = SegmentList(self.partition, tuple(kept))
                 try:
-                    oldest.remove()
+                    remove_segment(self.folder, oldest.base_offset, self._files)
                     self._files.sync_folder(self.folder)
                 except OSError as error:
                     self._fail(f"a segment could not be deleted: {error}", error)
                 finally:
                     oldest.close()
                 gone += 1
+            self._producers.forget_before(self.start_offset)
         return gone
 
     def _oldest_expired(self, now_ms: int) -> bool:
-        oldest = self._list.segments[0]
-        if self.segment_count == 1 and not oldest.size:
-            return False
-        by_size, by_age = self.settings.retention_bytes, self.settings.retention_ms
-        if by_size is not None and self.size_bytes - oldest.size >= by_size and self.segment_count > 1:
-            return True
+        oldest, sizes = self._list.segments[0], [segment.size for segment in self._list.segments]
         try:
-            return by_age is not None and now_ms - oldest.newest_ms() > by_age
+            return self._is_expired(sizes, oldest.newest_ms, now_ms)
         except OSError as error:
             raise LogFailed(f"{self.partition}: {oldest.path.name} cannot be read: {error}") from error
 
     def compact(self, *, min_ratio: float | None = None) -> bool:
-        """Compact all segments but the newest, if enough of them is not compacted yet.
+        """Compact all segments but the newest, if a sufficient share is not compacted yet.
 
-        That is a share of at least ``min_ratio`` (by default ``min_cleanable_ratio``). Returns True if something was
-        done. Reads and appends continue meanwhile, except for the moment in which a segment is replaced.
+        Sufficient is ``min_ratio`` of their bytes (0 to 1; by default the setting ``min_cleanable_ratio``). Returns
+        True if the log was compacted. Reads and appends continue meanwhile, except for the moment in which a segment is
+        replaced.
 
         Raises LogWriteFailed, after which the log is unchanged; LogFailed; LogDamaged.
         """
@@ -405,12 +457,17 @@ class PartitionLog:
         with self._cleaning:
             self._check_online()
             *segments, active = self._list.segments
+            end = active.base_offset
+            # what an open transaction has written may still be aborted
+            if unstable := [one for one in segments if one.next_offset > self.last_stable_offset]:
+                end = unstable[0].base_offset
+                segments = [one for one in segments if one.base_offset < end]
             ratio = dirty_ratio(segments, self.cleaned_to)
             if not ratio or ratio < (self.settings.min_cleanable_ratio if min_ratio is None else min_ratio):
                 return False
             try:
                 last = read_last_offsets(
-                    segments, self.cleaned_to, active.base_offset, self.partition, self.settings.cleaner_keys
+                    segments, self.cleaned_to, end, self.partition, self.settings.cleaner_keys, self._producers.aborted
                 )
                 clean = [segment for segment in segments if segment.base_offset < self.cleaned_to]
                 horizon_ms = clean[-1].modified_ms() - self.settings.delete_retention_ms if clean else 0
@@ -427,10 +484,12 @@ class PartitionLog:
 
     def _write_cleaned(self, group: Sequence[Segment], last: LastOffsets, horizon_ms: int) -> Segment:
         try:
-            return write_cleaned(group, last, horizon_ms, self.partition, self.settings, self._files)
+            return write_cleaned(
+                group, last, horizon_ms, self.partition, self.settings, self._files, self._producers.aborted
+            )
         except (OSError, CorruptMessageError) as error:
             try:
-                drop_cleaned(self.folder, group[0].base_offset, self._files)
+                self._files.unlink(segment_path(self.folder, group[0].base_offset, LOG_SUFFIX + CLEANED_ENDING))
             except OSError as second:
                 self._fail(f"an unfinished compaction could not be removed: {second}", second)
             if isinstance(error, OSError):
@@ -458,9 +517,10 @@ class PartitionLog:
     # --- the end -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Make all records durable and close the files. Idempotent. Slices keep their files open.
+        """Make all records durable and close the files. Idempotent.
 
-        Waits for a compaction. Raises LogFailed if the shutdown is not clean: the log is offline, or goes offline now.
+        Readers of a file keep it open. Waits for a compaction. Raises LogFailed if the log is not closed cleanly,
+        because it is offline or its flush fails.
         """
         with self._cleaning, self._lock:
             if self._offline == _CLOSED:
@@ -474,7 +534,7 @@ class PartitionLog:
                 self._close_files(_CLOSED)
 
     def discard(self) -> None:
-        """Close the files without making anything durable: the log will be deleted.
+        """Close the files without making records durable, because the log will be deleted.
 
         Waits for a compaction.
         """

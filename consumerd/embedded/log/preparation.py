@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepares a produced record set for a log: checks, offsets, conversion. Pure.
+"""Preparation of produced records for a log: checks, offsets, conversion. Pure.
 
-Requirements are those of Kafka's Log.analyzeAndValidateRecords and LogValidator. ``wire.modern.units`` implements them;
-this module applies a log's settings.
+Requirements are those of Kafka's Log.analyzeAndValidateRecords and LogValidator. ``wire.modern.checking`` implements
+them; this module applies a log's settings.
 """
 
 from __future__ import annotations
@@ -13,21 +13,30 @@ from typing import Final
 
 from consumerd.embedded.log.errors import InvalidTimestamp, LogRecordTooLarge
 from consumerd.embedded.log.expansion import Expansion, most_decompressed
-from consumerd.embedded.log.headers import UnitHeader, parse_headers, walk_headers
+from consumerd.embedded.log.headers import UnitHeader, walk_headers
 from consumerd.embedded.log.settings import LogSettings
 from consumerd.errors import CorruptMessageError
 from consumerd.model import TimestampType, TopicPartition
+from consumerd.wire.modern.assigning import assign_offsets
+from consumerd.wire.modern.checking import Part, Rules, TimestampRefused, check
 from consumerd.wire.modern.conversion import convert
 from consumerd.wire.modern.entry import ENTRY_BYTES, LEAST_SIZES
 from consumerd.wire.modern.extent import BATCH_MAGIC
 from consumerd.wire.modern.record_reader import LEAST_RECORD_BYTES
-from consumerd.wire.modern.units import Part, Rules, TimestampRefused, assign_offsets, check
 from consumerd.wire.records import Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """The bytes to be written: whole units, with positions relative to the first."""
+    """Records as they are to be appended to a log: bytes and headers.
+
+    Attributes:
+        data: whole messages or batches.
+        units: their headers, with positions relative to the start of ``data``.
+        base_offset: offset of the first record.
+        count: number of records.
+        log_append_time_ms: the broker's time, if it is the records' timestamp, else None.
+    """
 
     data: bytes | bytearray
     units: Sequence[UnitHeader]
@@ -49,9 +58,9 @@ def prepare(
     now_ms: int,
     expansion: Expansion | None = None,
 ) -> Prepared:
-    """Check a produced record set, and assign offsets from ``next_offset`` on.
+    """Check produced records, and assign offsets from ``next_offset`` on.
 
-    ``expansion`` limits the decompressed size of all sets of the request together. Raises CorruptMessageError
+    ``expansion`` limits the decompressed size of all records of the request. Raises CorruptMessageError
     (UnsupportedForFormat, DecompressedTooLarge), LogRecordTooLarge, InvalidTimestamp.
     """
     by_broker = settings.timestamp_type is TimestampType.LOG_APPEND_TIME
@@ -84,7 +93,7 @@ def prepare(
     else:
         _check_converted_sizes(parts, partition, settings)
         data = _convert(record_set, parts, next_offset, settings.message_format, log_append_time_ms)
-    units = parse_headers(data)
+    units = list(walk_headers(data))
     _check_sizes(units, partition, settings)
     return Prepared(
         data=data,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens a partition's folder, after a clean or an unclean shutdown.
+"""Opening of a partition's folder, after a clean or an unclean shutdown.
 
 A segment is begun only when the previous one is durable, so losses are at the end of the newest one. There are two
 kinds of damage: blocks that were never written, and blocks that were allocated without content. Size and checksum
-detect both, and the segment is cut to its last whole unit. Segments that Kafka left unclean are checked from the
-recovery point on, which may be in an older segment. Source: Kafka's documentation, "Log"; Log.loadSegments.
+detect both, and the segment is cut after its last whole message or batch. Segments that Kafka left unclean are checked
+from the recovery point on, which may be in an older segment. Source: Kafka's documentation, "Log"; Log.loadSegments.
 
 Checked bytes are written again before they count as durable: an ``fsync`` of the previous process may have failed,
 after which the kernel keeps pages that it believes to be on the disk.
@@ -16,66 +16,67 @@ the segment of 1,000 is deleted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from consumerd.embedded.log.files import LogFileSystem
+from consumerd.embedded.log.files import OsLogFiles
 from consumerd.embedded.log.headers import CHUNK_BYTES
-from consumerd.embedded.log.segment import INDEX_SUFFIXES, LOG_SUFFIX, Segment, find_base_offset, segment_path
+from consumerd.embedded.log.segment import (
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    Segment,
+    find_base_offset,
+    remove_segment,
+    segment_path,
+)
 
 CLEANED_ENDING: Final = ".cleaned"
-"""A compacted segment that is being written."""
+"""Ending of the name of a compacted segment that is being written."""
 SWAP_ENDING: Final = ".swap"
-"""A complete and durable compacted segment, which is to replace its sources."""
+"""Ending of the name of a complete and durable compacted segment, which will replace its sources."""
 DELETED_ENDING: Final = ".deleted"
-"""Files that Kafka is about to delete."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
-    """The open segments of a folder.
-
-    ``cut_bytes`` were cut from the ends of files, or were in segments after a cut.
-    """
-
-    segments: tuple[Segment, ...]
-    checked: int
-    cut_bytes: int
+"""Ending of the names of files that Kafka is about to delete."""
 
 
 def open_segments(
-    folder: Path, files: LogFileSystem, *, index_interval_bytes: int, clean: bool, recovery_point: int | None
-) -> Recovered:
-    """Open all segments of a folder, creating the first one in an empty folder.
+    folder: Path, files: OsLogFiles, *, index_interval_bytes: int, clean: bool, recovery_point: int | None
+) -> tuple[Segment, ...]:
+    """Open all segments in the folder of a partition's log, and return them in order.
 
-    Raises OSError, with nothing left open.
+    Creates the first segment in an empty folder. Raises OSError, with nothing left open.
 
     Args:
-        clean: True if the previous process closed the log.
-        recovery_point: All offsets below are durable. If it is unknown (None), the newest segment is checked.
+        folder: The folder of the partition's log.
+        index_interval_bytes: Bytes of a segment between two entries of its index.
+        clean: True if the previous process closed the log: its indexes are used, and records are not checked.
+        recovery_point: All records below this offset are durable and not checked. None if unknown: then the newest
+            segment is checked.
     """
     finish_interrupted(folder, files)
     segments: list[Segment] = []
     try:
-        return _open_all(folder, files, segments, index_interval_bytes, clean=clean, recovery_point=recovery_point)
+        _open_all(folder, files, segments, index_interval_bytes, clean=clean, recovery_point=recovery_point)
     except BaseException:
         for segment in segments:
             segment.close()
         raise
+    return tuple(segments)
 
 
 def _open_all(
     folder: Path,
-    files: LogFileSystem,
+    files: OsLogFiles,
     segments: list[Segment],
     interval_bytes: int,
     *,
     clean: bool,
     recovery_point: int | None,
-) -> Recovered:
+) -> None:
+    """Open all segments, and add each one to ``segments`` at once.
+
+    So the caller can close them after an error.
+    """
     bases = sorted(base for name in files.names(folder) if (base := find_base_offset(name)) is not None)
-    checked = cut_bytes = 0
     for number, base in enumerate(bases):
         segment = Segment(folder, base, files, index_interval_bytes=interval_bytes)
         file_bytes = segment.open()
@@ -85,19 +86,18 @@ def _open_all(
         doubtful = not clean and (next_base is None or (recovery_point is not None and next_base > recovery_point))
         if not doubtful and segment.load(file_bytes, next_base=next_base):
             continue
-        checked += 1
         known = recovery_point if recovery_point is not None and doubtful else base
         segment.recover(file_bytes, checked_from=known, next_base=next_base)
         damaged = segment.size < file_bytes
         if damaged:
-            cut_bytes += file_bytes - segment.size
             segment.cut()
         if doubtful:
             _write_again(segment, files, known)
-        segment.seal()
+        segment.sync()  # before the indexes, which are trusted from then on
+        segment.write_indexes()
         if damaged and doubtful:  # segments after a loss are not contiguous any more
             for later in bases[number + 1 :]:
-                cut_bytes += _remove(folder, later, files)
+                remove_segment(folder, later, files)
             break
     if not segments:
         segment = Segment(folder, 0, files, index_interval_bytes=interval_bytes)
@@ -105,10 +105,9 @@ def _open_all(
         segments.append(segment)
         segment.created_ms = segment.modified_ms()
     files.sync_folder(folder)
-    return Recovered(segments=tuple(segments), checked=checked, cut_bytes=cut_bytes)
 
 
-def _write_again(segment: Segment, files: LogFileSystem, checked_from: int) -> None:
+def _write_again(segment: Segment, files: OsLogFiles, checked_from: int) -> None:
     first = segment.locate(checked_from, segment.file)
     position = first.position if first is not None else segment.size
     descriptor = segment.file.descriptor
@@ -118,19 +117,7 @@ def _write_again(segment: Segment, files: LogFileSystem, checked_from: int) -> N
         position += len(data)
 
 
-def _remove(folder: Path, base: int, files: LogFileSystem) -> int:
-    path = segment_path(folder, base)
-    descriptor = files.open(path)
-    try:
-        size = files.size(descriptor)
-    finally:
-        files.close(descriptor)
-    for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
-        files.unlink(segment_path(folder, base, suffix))
-    return size
-
-
-def finish_interrupted(folder: Path, files: LogFileSystem) -> None:
+def finish_interrupted(folder: Path, files: OsLogFiles) -> None:
     """Finish or undo an interrupted compaction or deletion.
 
     Incomplete files are deleted, complete compacted segments replace their sources. Raises OSError; a second call
@@ -153,8 +140,8 @@ def finish_interrupted(folder: Path, files: LogFileSystem) -> None:
             files.unlink(folder / name)
 
 
-def _finish_swap(folder: Path, base: int, files: LogFileSystem) -> None:
-    swap = folder / f"{segment_path(folder, base).name}{SWAP_ENDING}"
+def _finish_swap(folder: Path, base: int, files: OsLogFiles) -> None:
+    swap = segment_path(folder, base, LOG_SUFFIX + SWAP_ENDING)
     merged = Segment(folder, base, files, index_interval_bytes=CHUNK_BYTES)
     try:
         merged.recover(merged.open(path=swap), checked_from=base)
@@ -163,20 +150,18 @@ def _finish_swap(folder: Path, base: int, files: LogFileSystem) -> None:
     place_swapped(folder, base, merged.next_offset, files)
 
 
-def place_swapped(folder: Path, base: int, next_offset: int, files: LogFileSystem) -> None:
+def place_swapped(folder: Path, base: int, next_offset: int, files: OsLogFiles) -> None:
     """Replace the segments that begin in ``[base, next_offset)`` by a compacted one.
 
-    They are removed in rising order, so that after an interruption the newest ones are left. The caller writes the
-    indexes. Raises OSError.
+    The compacted segment is the ``.swap`` file of ``base``. The others are removed in rising order, so that after an
+    interruption the newest ones are left. The caller writes the indexes. Raises OSError.
     """
     for name in sorted(files.names(folder)):
         old = find_base_offset(name)
         if old is not None and base < old < next_offset:
-            for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
-                files.unlink(segment_path(folder, old, suffix))
+            remove_segment(folder, old, files)
             files.sync_folder(folder)
     for suffix in INDEX_SUFFIXES:
         files.unlink(segment_path(folder, base, suffix))
-    target = segment_path(folder, base)
-    files.rename(folder / f"{target.name}{SWAP_ENDING}", target)
+    files.rename(segment_path(folder, base, LOG_SUFFIX + SWAP_ENDING), segment_path(folder, base))
     files.sync_folder(folder)

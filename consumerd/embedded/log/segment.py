@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One segment: a file of units, named after its first offset, and its two indexes.
+"""One segment of a log: a file of messages or batches, and two indexes.
 
-A segment is written by one thread at a time, and read by any number without a lock: ``size`` grows when the bytes below
-it are in the file, and these never change. Files: ``<20 digits>.log``, ``.index``, ``.timeindex``, as in Kafka's
-LogSegment. An entry of the offset index has the offset in the header of its unit: the first one of a record batch, the
-last one of a compressed wrapper.
+A unit is a message or a record batch. A segment is named after its first offset. It is written by one thread at a time,
+and read by any number without a lock: ``size`` grows when the bytes below it are in the file, and these never change.
+Files: ``<20 digits>.log``, ``.index``, ``.timeindex``, as in Kafka's LogSegment. An entry of the offset index has the
+offset in the header of its unit: the first one of a record batch, the last one of a compressed wrapper.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from consumerd.embedded.log.errors import LogDamaged
-from consumerd.embedded.log.files import LogFileSystem
+from consumerd.embedded.log.files import OsLogFiles, find_content, write_file
 from consumerd.embedded.log.headers import NEAR_BYTES, UnitHeader, UnitWalker
 from consumerd.embedded.log.index import MOST_RELATIVE, OFFSET_ENTRY_BYTES, TIME_ENTRY, OffsetIndex, TimeIndex
 from consumerd.embedded.log.slices import SharedFile
@@ -31,26 +31,35 @@ _NAME = re.compile(r"([0-9]{20})\.log")
 
 
 def segment_path(folder: Path, base_offset: int, suffix: str = LOG_SUFFIX) -> Path:
-    """Return the path of a segment's file of one kind."""
+    """Return the path of one of a segment's files.
+
+    ``suffix`` is its kind, such as ``.index``.
+    """
     return folder / f"{base_offset:020d}{suffix}"
 
 
 def find_base_offset(name: str, ending: str = "") -> int | None:
-    """Return the base offset in a segment's file name, or None.
+    """Return a segment's first offset from its file name, or None.
 
-    ``ending`` is the ending after ``.log``.
+    None if the file is no segment's. ``ending`` is the ending after ``.log``, such as ``.swap``.
     """
     found = _NAME.fullmatch(name.removesuffix(ending)) if name.endswith(ending) else None
     return int(found[1]) if found else None
 
 
-class Segment:
-    """An open segment.
+def remove_segment(folder: Path, base_offset: int, files: OsLogFiles) -> None:
+    """Delete a segment's files, the one with records first. Raises OSError."""
+    for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
+        files.unlink(segment_path(folder, base_offset, suffix))
 
-    ``next_offset`` follows its last unit; ``max_timestamp`` is -1 without timestamps.
+
+class Segment:
+    """An open segment of a log: messages or batches from ``base_offset`` on.
+
+    ``next_offset`` follows its last record; ``max_timestamp`` is in ms, -1 without timestamps.
     """
 
-    def __init__(self, folder: Path, base_offset: int, files: LogFileSystem, *, index_interval_bytes: int) -> None:
+    def __init__(self, folder: Path, base_offset: int, files: OsLogFiles, *, index_interval_bytes: int) -> None:
         self.folder = folder
         self.base_offset = base_offset
         self.size = 0
@@ -66,63 +75,76 @@ class Segment:
         self._since_entry = 0
         self._newest_at = 0
 
-    def __repr__(self) -> str:
-        return f"<Segment [{self.base_offset}, {self.next_offset}): {self.size} bytes>"
-
     @property
     def path(self) -> Path:
-        """The file of units."""
+        """Path of the file with the segment's messages or batches."""
         return segment_path(self.folder, self.base_offset)
 
     @property
     def file(self) -> SharedFile:
-        """The open file of units."""
+        """The open file with the segment's messages or batches."""
         assert self._file is not None, "the segment is open"
         return self._file
 
     def open(self, *, create: bool = False, path: Path | None = None) -> int:
-        """Open the file; return its size in bytes, which is not verified yet. Raises OSError."""
+        """Open the segment's file; return its size in bytes, which is not verified yet.
+
+        Raises OSError.
+        """
         descriptor = self._files.open(path or self.path, create=create)
         self._file = SharedFile(self._files, descriptor)
         return self._files.size(descriptor)
 
     def modified_ms(self) -> int:
-        """Return the file's modification time. Raises OSError."""
+        """Return the file's modification time in ms since the epoch. Raises OSError."""
         return self.file.modified_ms()
 
     def set_modified_ms(self, modified_ms: int) -> None:
-        """Set the file's modification time. Raises OSError."""
+        """Set the file's modification time, in ms since the epoch. Raises OSError."""
         self._files.set_modified_ms(self.file.descriptor, modified_ms)
 
     def newest_ms(self) -> int:
-        """Return the newest timestamp, or the modification time without any. Raises OSError."""
+        """Return the segment's newest timestamp in ms; the file's modification time without timestamps.
+
+        Raises OSError.
+        """
         return self.max_timestamp if self.max_timestamp >= 0 else self.modified_ms()
 
     # --- writing -------------------------------------------------------------------------------------------------
 
     def takes(self, last_offset: int) -> bool:
-        """Return True if the indexes can address offsets up to ``last_offset``."""
+        """Return True if records up to ``last_offset`` can be added to the segment's indexes.
+
+        Offsets in an index are 32-bit numbers relative to the segment's first offset.
+        """
         return last_offset - self.base_offset <= MOST_RELATIVE
 
     def indexes_full(self, most_bytes: int) -> bool:
-        """Return True if an index cannot take two more entries within ``most_bytes``."""
+        """Return True if an index would exceed ``most_bytes`` with two more entries."""
         return (len(self.offset_index) + 2) * OFFSET_ENTRY_BYTES > most_bytes or (
             len(self.time_index) + 2
         ) * TIME_ENTRY.size > most_bytes
 
     def append(self, data: bytes | bytearray | memoryview, units: Sequence[UnitHeader]) -> None:
-        """Write whole units after the last one; their positions are relative to the first.
+        """Write whole messages or batches to the end of the segment.
 
-        Raises OSError. Then the file may hold a part of them beyond ``size``: see :meth:`cut`.
+        Raises OSError. Then the file may hold a part of them beyond ``size``, which :meth:`cut` removes.
+
+        Args:
+            units: Their headers, with positions relative to the start of ``data``.
         """
         start = self.size
         self._files.write(self.file.descriptor, start, data)
         self.note(units, start)
 
     def note(self, units: Iterable[UnitHeader], shift: int = 0) -> None:
-        """Add units that are in the file after the known ones.
+        """Add messages or batches to the segment that are already in its file.
 
-        ``shift`` is added to their positions.
+        They follow those that the segment knows.
+
+        Args:
+            units: Headers of the messages or batches.
+            shift: Bytes to add to the positions in the headers.
         """
         since, base, interval = self._since_entry, self.base_offset, self._interval_bytes
         end, following = self.size, self.next_offset
@@ -148,13 +170,11 @@ class Segment:
         self._files.truncate(self.file.descriptor, self.size)
 
     def sync(self) -> None:
-        """Make the units durable. Raises OSError, after which the state of the disk is unknown."""
-        self._files.sync(self.file.descriptor)
+        """Make the segment's records durable.
 
-    def seal(self) -> None:
-        """Make units and indexes durable, so that the indexes can be trusted. Raises OSError."""
-        self.sync()
-        self.write_indexes()
+        Raises OSError, after which the state of the disk is unknown.
+        """
+        self._files.sync(self.file.descriptor)
 
     def write_indexes(self) -> None:
         """Write the indexes and make them durable. Raises OSError, leaving no partial file."""
@@ -162,36 +182,27 @@ class Segment:
         for suffix, data in zip(INDEX_SUFFIXES, (self.offset_index.encode(), self.time_index.encode()), strict=True):
             path = segment_path(self.folder, self.base_offset, suffix)
             try:
-                self._replace_content(path, data)
+                write_file(path, data, self._files)
             except OSError:
                 with contextlib.suppress(OSError):
                     self._files.unlink(path)
                 raise
 
-    def _replace_content(self, path: Path, data: bytes) -> None:
-        descriptor = self._files.open(path, create=True)
-        try:
-            self._files.truncate(descriptor, len(data))
-            self._files.write(descriptor, 0, data)
-            self._files.sync(descriptor)
-        finally:
-            self._files.close(descriptor)
-
     # --- loading -------------------------------------------------------------------------------------------------
 
     def load(self, file_bytes: int, *, next_base: int | None) -> bool:
-        """Load a segment after a clean shutdown, by its indexes.
+        """Load the segment by its indexes, after a clean shutdown.
 
-        Returns False if an index is missing or invalid, or the file does not end with a whole unit: see
-        :meth:`recover`. Raises OSError.
+        Returns False if an index is missing or invalid, or the file does not end with a whole message or batch;
+        :meth:`recover` is called then. Raises OSError.
 
         Args:
             file_bytes: Size of the file.
-            next_base: Base offset of the next segment, if there is one.
+            next_base: First offset of the next segment, if there is one.
         """
         most = self._most_offset(next_base) - self.base_offset
-        offsets = self._read_index(INDEX_SUFFIX)
-        times = self._read_index(TIME_INDEX_SUFFIX)
+        offsets = find_content(segment_path(self.folder, self.base_offset, INDEX_SUFFIX), self._files)
+        times = find_content(segment_path(self.folder, self.base_offset, TIME_INDEX_SUFFIX), self._files)
         if offsets is None or times is None:
             return False
         offset_index = OffsetIndex.decode(offsets, segment_bytes=file_bytes, most_relative=most)
@@ -220,8 +231,9 @@ class Segment:
     def recover(self, file_bytes: int, *, checked_from: int, next_base: int | None = None) -> None:
         """Load the valid part of the file, and rebuild the indexes.
 
-        Units from offset ``checked_from`` on must have the right checksum; those below were durable. Offsets must rise,
-        and stay below ``next_base``. Bytes beyond ``size`` do not belong to the segment afterwards. Raises OSError.
+        Messages and batches from offset ``checked_from`` on must have the right checksum; those below were durable.
+        Offsets must rise, and stay below ``next_base``. Bytes beyond ``size`` do not belong to the segment afterwards.
+        Raises OSError.
         """
         self.size, self.next_offset, self.max_timestamp, self.first_timestamp = 0, self.base_offset, -1, -1
         self.offset_index, self.time_index, self._since_entry, self._newest_at = OffsetIndex(), TimeIndex(), 0, 0
@@ -241,59 +253,45 @@ class Segment:
         most = self.base_offset + MOST_RELATIVE
         return most if next_base is None else min(most, next_base - 1)
 
-    def _read_index(self, suffix: str) -> bytes | None:
-        try:
-            descriptor = self._files.open(segment_path(self.folder, self.base_offset, suffix))
-        except FileNotFoundError:
-            return None
-        try:
-            return self._files.read(descriptor, 0, self._files.size(descriptor))
-        finally:
-            self._files.close(descriptor)
-
     # --- reading -------------------------------------------------------------------------------------------------
 
     def find_file(self) -> SharedFile | None:
-        """Return the file for a reader to release; None if the segment is closed."""
+        """Return the segment's open file for one more reader; None if the segment is closed.
+
+        The reader must release it. Until then it stays open, even if the segment is closed.
+        """
         file = self._file
         return file if file is not None and file.retain() else None
 
     def locate(self, offset: int, file: SharedFile) -> UnitHeader | None:
-        """Return the first unit that ends at or after ``offset``, or None.
+        """Return the header of the first message or batch that ends at or after ``offset``.
 
-        Raises LogDamaged if the segment is unreadable there, OSError.
+        None if there is none. Raises LogDamaged if the segment is unreadable there, OSError.
         """
         start = self.offset_index.find(min(offset - self.base_offset, MOST_RELATIVE))
-        try:
-            for header in UnitWalker(file.read, start, self.size, chunk_bytes=NEAR_BYTES):
-                if header.last_offset >= offset:
-                    return header
-        except CorruptMessageError as error:
-            raise LogDamaged(f"{self.path.name}: no unit where offset {offset} is looked for: {error}") from error
-        return None
+        units = self._walk(start, file, f"offset {offset}")
+        return next((header for header in units if header.last_offset >= offset), None)
 
     def units_as_new_as(self, timestamp: int, file: SharedFile) -> Iterable[UnitHeader]:
-        """Yield the units whose newest timestamp is at least ``timestamp``.
+        """Return the headers of messages or batches whose newest timestamp is at least ``timestamp``.
 
         Raises LogDamaged if the segment is unreadable there, OSError.
         """
         start = self.offset_index.find(self.time_index.find(timestamp))
+        units = self._walk(start, file, f"time {timestamp}")
+        return (header for header in units if header.max_timestamp >= timestamp)
+
+    def _walk(self, start: int, file: SharedFile, wanted: str) -> Iterator[UnitHeader]:
+        """Yield the units from position ``start`` on; ``wanted`` is named in the error."""
         try:
-            for header in UnitWalker(file.read, start, self.size, chunk_bytes=NEAR_BYTES):
-                if header.max_timestamp >= timestamp:
-                    yield header
+            yield from UnitWalker(file.read, start, self.size, chunk_bytes=NEAR_BYTES)
         except CorruptMessageError as error:
-            raise LogDamaged(f"{self.path.name}: no unit where time {timestamp} is looked for: {error}") from error
+            raise LogDamaged(f"{self.path.name}: no unit where {wanted} is looked for: {error}") from error
 
     # --- ending --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Release the file; slices keep it open."""
+        """Close the segment's file; it stays open for readers that have it."""
         file, self._file = self._file, None
         if file is not None:
             file.release()
-
-    def remove(self) -> None:
-        """Remove the names of the files, first the units'. Raises OSError."""
-        for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
-            self._files.unlink(segment_path(self.folder, self.base_offset, suffix))

@@ -18,10 +18,10 @@ _INT32_MAX: Final = (1 << 31) - 1
 
 
 class CleanupPolicy(enum.StrEnum):
-    """The policy for old segments."""
+    """The topic setting ``cleanup.policy``: deletion or compaction of old segments."""
 
     DELETE = "delete"
-    """They are deleted, by age and size."""
+    """Old segments are deleted, by age and size."""
     COMPACT = "compact"
     """The last record of each key is kept."""
     COMPACT_AND_DELETE = "compact,delete"

@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slices of segments that are being read, and the files that they keep open."""
+"""Byte ranges of log segments for readers, and the files kept open for them."""
 
 from __future__ import annotations
 
 import threading
 from typing import Self
 
-from consumerd.embedded.log.files import LogFileSystem
+from consumerd.embedded.log.files import OsLogFiles
 
 
 class SharedFile:
-    """An open file with several users, closed by the last; its segment is the first."""
+    """A segment's open file that several users share; the last one closes it.
+
+    The segment is the first user, each reader a further one.
+    """
 
     __slots__ = ("_files", "_lock", "_users", "descriptor")
 
-    def __init__(self, files: LogFileSystem, descriptor: int) -> None:
+    def __init__(self, files: OsLogFiles, descriptor: int) -> None:
         self.descriptor = descriptor
         self._files = files
         self._lock = threading.Lock()
@@ -46,37 +49,33 @@ class SharedFile:
 
 
 class LogSlice:
-    """``size`` bytes of a segment at ``position``, beginning with the unit of ``first_offset``.
+    """A byte range of a log's segment: ``size`` bytes at ``position``.
 
-    The bytes are whole units; only the last one may be cut. ``descriptor`` stays open until :meth:`close`, even if
-    retention or compaction has removed the file's name meanwhile. It is shared, so only reads with an explicit position
-    (``pread``, ``sendfile`` with an offset) may use it. An empty slice has no file: -1.
+    The bytes are whole messages or batches; only the last one may be cut. ``descriptor`` stays open until
+    :meth:`close`, even if retention or compaction has removed the file's name meanwhile. It is shared, so only reads
+    with an explicit position (``pread``, ``sendfile`` with an offset) may use it. An empty slice has no file; its
+    ``descriptor`` is -1.
     """
 
-    __slots__ = ("_file", "first_offset", "position", "size")
+    __slots__ = ("_file", "position", "size")
 
-    def __init__(self, file: SharedFile | None, *, first_offset: int, position: int = 0, size: int = 0) -> None:
+    def __init__(self, file: SharedFile | None = None, *, position: int = 0, size: int = 0) -> None:
         self._file = file
-        self.first_offset = first_offset
         self.position = position
         self.size = size
 
     @property
     def descriptor(self) -> int:
-        """The segment's file, for ``sendfile``."""
+        """File descriptor of the segment, for ``sendfile``; -1 for an empty slice."""
         return self._file.descriptor if self._file is not None else -1
 
-    def fileno(self) -> int:
-        """Return the descriptor, as file objects do."""
-        return self.descriptor
-
     def read(self, size: int | None = None) -> bytes:
-        """Read all of it, or its first ``size`` bytes. Raises OSError."""
+        """Return all bytes of the slice, or its first ``size`` bytes. Raises OSError."""
         wanted = self.size if size is None else min(size, self.size)
         return self._file.read(self.position, wanted) if self._file is not None else b""
 
     def close(self) -> None:
-        """Release the file. Idempotent."""
+        """Release the segment's file, which may then be closed. Idempotent."""
         file, self._file = self._file, None
         if file is not None:
             file.release()
@@ -86,6 +85,3 @@ class LogSlice:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        return f"<LogSlice from offset {self.first_offset}: {self.size} bytes at {self.position}>"

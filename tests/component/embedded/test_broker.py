@@ -19,12 +19,12 @@ from consumerd.client.opening import open_access
 from consumerd.client.simple_consumer import SimpleConsumer
 from consumerd.embedded.broker import BrokerSettings, EmbeddedBroker
 from consumerd.embedded.cluster import EmbeddedCluster
-from consumerd.embedded.full_disk import FillableFiles
+from consumerd.embedded.faults import FillableFiles
 from consumerd.embedded.log.errors import LogLocked
 from consumerd.embedded.log.files import OsLogFiles
+from consumerd.embedded.log.log_directory import LogDirectory
 from consumerd.embedded.log.settings import LogSettings
 from consumerd.embedded.releases import IMITATIONS
-from consumerd.embedded.storage import Storage
 from consumerd.errors import ConfigError
 from consumerd.model import LogRange, TopicPartition
 from consumerd.wire.errorcodes import ErrorCode
@@ -149,7 +149,7 @@ async def test_start_that_is_cancelled_lets_the_directory_go(tmp_path: Path) -> 
         await asyncio.sleep(0)
         go_on.set()
     assert starting.cancelled()
-    Storage.open(tmp_path / "logs", files=OsLogFiles(), now_ms=lambda: 0).close()
+    LogDirectory.open(tmp_path / "logs", files=OsLogFiles(), now_ms=lambda: 0).close()
 
 
 @pytest.mark.parametrize("port", [-1, 65_536])
@@ -161,5 +161,5 @@ def test_port_that_is_none_is_refused(port: int, tmp_path: Path) -> None:
 
 def test_release_that_is_not_known_is_refused(tmp_path: Path) -> None:
     """With those that are."""
-    with pytest.raises(ConfigError, match=r"one of 0.8.2, 0.9, 0.10, 1.1, got '3.0'"):
+    with pytest.raises(ConfigError, match=r"one of 0.8.2, 0.9, 0.10, 1.1, 4.0, got '3.0'"):
         BrokerSettings(directory=tmp_path, zookeeper="127.0.0.1:1", as_release="3.0")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.embedded.full_disk import FillableFiles
+from consumerd.embedded.faults import FillableFiles
 from consumerd.embedded.log.errors import LogFailed
 from consumerd.embedded.log.settings import LogSettings
 from consumerd.model import BrokerId, TopicPartition

@@ -12,15 +12,15 @@ from typing import cast
 import pytest
 
 from consumerd.embedded.appending import Appender
-from consumerd.embedded.coordinator.group_log import GroupRecordsTooLarge, NoLog, OffsetsTopic
+from consumerd.embedded.coordinator.group_log import OffsetsTopic
 from consumerd.embedded.coordinator.journal import Journal
 from consumerd.embedded.coordinator.positions import CoordinatedPosition
 from consumerd.embedded.coordinator.settings import CoordinatorSettings
+from consumerd.embedded.coordinator.state_topic import NoLog, StateTooLarge
 from consumerd.embedded.log.files import OsLogFiles
 from consumerd.embedded.log.partition_log import PartitionLog
 from consumerd.embedded.log.settings import CleanupPolicy, LogSettings
-from consumerd.embedded.topic_names import OFFSETS_TOPIC
-from consumerd.embedded.topics import Topics
+from consumerd.embedded.topics import OFFSETS_TOPIC, Topics
 from consumerd.model import TopicPartition
 
 JOURNAL = Journal(offset_version=1, group_version=1)
@@ -51,6 +51,9 @@ class OneLog:
 
     def find_log(self, partition: TopicPartition) -> PartitionLog | None:
         return self.log if partition.partition.number == 0 else None
+
+    def is_follower(self, partition: TopicPartition) -> bool:
+        return False
 
     async def create(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
         raise AssertionError("it is there")
@@ -95,7 +98,7 @@ async def test_what_the_log_does_not_take_is_said_by_name(tmp_path: Path) -> Non
     async with Appender() as appender:
         offsets = OffsetsTopic(cast("Topics", catalogue), appender, CoordinatorSettings())
         large = CoordinatedPosition(offset=1, metadata="x" * 300, commit_ms=1, expire_ms=2)
-        with pytest.raises(GroupRecordsTooLarge):
+        with pytest.raises(StateTooLarge):
             await offsets.append(0, [JOURNAL.position("g", PARTITIONS[0], large, 1)])
         with pytest.raises(NoLog):
             await offsets.append(1, [JOURNAL.position("g", PARTITIONS[0], position(1), 1)])

@@ -12,7 +12,8 @@ from typing import Any, Final
 import pytest
 
 from consumerd.aio.timeouts import timeout
-from consumerd.embedded.registration import BrokerIdTaken, BrokerNode
+from consumerd.embedded.ephemeral_nodes import BrokerIdTaken
+from consumerd.embedded.registration import BrokerNode
 from consumerd.embedded.topic_nodes import TopicNodes
 from consumerd.embedded.znodes import BrokerAddress
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
@@ -116,11 +117,12 @@ async def test_the_registry_is_that_of_a_real_broker_field_by_field(
     theirs = recorded(name)
     their_port = json.loads(str(theirs["/brokers/ids/0"][0]))["port"]
     async with client(server, request) as zk, registration(zk, release=release, port=9092):
-        nodes = TopicNodes(zk, BrokerId(0))
+        nodes, here = TopicNodes(zk), frozenset({BrokerId(0)})
         for topic, partitions in (("v", 4), ("ten", 10)):
             await nodes.create(topic, dict.fromkeys(range(partitions), (BrokerId(0),)), {})
             for number in range(partitions):
-                assert await nodes.lead(TopicPartition.modern(topic, number), no_room_to_make)
+                partition = TopicPartition.modern(topic, number)
+                assert await nodes.settle(partition, (BrokerId(0),), live=here, known=here, make_room=no_room_to_make)
         ours = await dump(zk)
 
     assert {path: (comparable(path, data, port=their_port), *rest) for path, (data, *rest) in theirs.items()} == {

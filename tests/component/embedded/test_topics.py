@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import time
@@ -17,14 +18,16 @@ from kazoo.client import KazooClient
 from consumerd.embedded.appending import Appender
 from consumerd.embedded.catalogue import LogCatalogue
 from consumerd.embedded.log.errors import LogFailed
-from consumerd.embedded.log.files import LogFileSystem, OsLogFiles
+from consumerd.embedded.log.files import OsLogFiles
+from consumerd.embedded.log.log_directory import LogDirectory
 from consumerd.embedded.log.settings import CleanupPolicy, LogSettings
-from consumerd.embedded.storage import Storage
+from consumerd.embedded.nodes import Nodes
 from consumerd.embedded.topics import InvalidPartitions, InvalidTopic, NoSuchTopic, TopicExists
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.errors import ConfigError, ConsumerdError, CoordinationError
 from consumerd.model import BrokerId, TopicPartition
-from consumerd.wire.modern.building import NewRecord, build_record_set
+from consumerd.wire.modern.building import build_record_set
+from consumerd.wire.records import NewRecord
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import until
 from tests.support.zookeeper import make_client
@@ -55,33 +58,31 @@ async def catalogue(
     directory: Path,
     *,
     port: int | None = None,
-    delete_topics: bool = True,
     call_timeout_s: float | None = None,
-    files: LogFileSystem | None = None,
+    files: OsLogFiles | None = None,
 ) -> AsyncIterator[LogCatalogue]:
     """Serve topics as broker 7."""
 
     def now_ms() -> int:
         return time.time_ns() // 1_000_000
 
-    storage = Storage.open(directory, files=files or OsLogFiles(), now_ms=now_ms)
+    logs = LogDirectory.open(directory, files=files or OsLogFiles(), now_ms=now_ms)
     try:
         async with (
             make_client(f"127.0.0.1:{port or server.port}{tool.chroot}", call_timeout_s=call_timeout_s) as zk,
             Appender() as appender,
             LogCatalogue(
                 zk,
-                broker_id=BrokerId(7),
+                nodes=Nodes([BrokerId(7)]),
                 settings=LogSettings(),
-                storage=storage,
+                directory=logs,
                 appender=appender,
                 now_ms=now_ms,
-                delete_topics=delete_topics,
             ) as topics,
         ):
             yield topics
     finally:
-        storage.close()
+        logs.close()
 
 
 def put_topic(tool: KazooClient, name: str, *replicas: list[int]) -> None:
@@ -90,6 +91,11 @@ def put_topic(tool: KazooClient, name: str, *replicas: list[int]) -> None:
     tool.create(f"/config/topics/{name}", b'{"version":1,"config":{}}')
     partitions = {str(number): brokers for number, brokers in enumerate(replicas)}
     tool.create(f"/brokers/topics/{name}", json.dumps({"version": 1, "partitions": partitions}).encode(), makepath=True)
+
+
+def partitions(topics: LogCatalogue, name: str) -> tuple[int, ...] | None:
+    found = topics.find(name)
+    return None if found is None else found.partitions
 
 
 def write_records(topics: LogCatalogue, partition: TopicPartition, count: int) -> None:
@@ -112,7 +118,7 @@ async def test_a_topic_is_there_when_it_has_been_made(
         topics.subscribe(heard.append)
         await topics.create("t", 2, {"retention.ms": "5000"})
         write_records(topics, P, 3)
-        made = (topics.names(), topics.partitions("t"), topics.partitions("u"), len(topics.logs()), heard)
+        made = (topics.names(), partitions(topics, "t"), partitions(topics, "u"), len(topics.logs()), heard)
     async with catalogue(server, tool, tmp_path) as topics:
         log = topics.find_log(P)
         assert log is not None
@@ -155,6 +161,25 @@ async def test_of_two_that_make_the_same_topic_one_is_told_that_it_exists(
         assert topics.find_log(P) is not None
 
 
+async def test_who_is_told_that_a_topic_exists_finds_its_settings(
+    server: EmbeddedZooKeeper, tool: KazooClient, tmp_path: Path
+) -> None:
+    """Two mirrors begin at once: the second one checks the settings of the topic that the first one makes."""
+    found: list[str | None] = []
+
+    async with catalogue(server, tool, tmp_path) as topics:
+
+        async def create_and_look() -> None:
+            with contextlib.suppress(TopicExists):
+                await topics.create("t", 1, {"cleanup.policy": "compact"})
+            topic = topics.find("t")
+            found.append(None if topic is None else topic.config.get("cleanup.policy"))
+
+        await asyncio.gather(*(create_and_look() for _ in range(5)))
+
+    assert found == ["compact"] * 5
+
+
 async def test_a_topic_that_an_admin_tool_writes_is_served(
     server: EmbeddedZooKeeper, tool: KazooClient, tmp_path: Path
 ) -> None:
@@ -164,7 +189,7 @@ async def test_a_topic_that_an_admin_tool_writes_is_served(
         await until(lambda: end(topics, P) == 0)
         write_records(topics, P, 3)
         tool.set("/brokers/topics/t", b'{"version":1,"partitions":{"0":[7],"1":[7],"2":[7]}}')
-        await until(lambda: topics.partitions("t") == (0, 1, 2))
+        await until(lambda: partitions(topics, "t") == (0, 1, 2))
 
         assert (3, 0) == (end(topics, P), end(topics, TopicPartition.modern("t", 2)))
     assert STATE == json.loads(tool.get("/brokers/topics/t/partitions/2/state")[0])
@@ -275,21 +300,6 @@ async def _failure_of(work: Awaitable[object]) -> Exception | None:
     except ConsumerdError as error:
         return error
     return None
-
-
-async def test_a_broker_that_deletes_no_topics_drops_the_request(
-    server: EmbeddedZooKeeper, tool: KazooClient, tmp_path: Path
-) -> None:
-    """``delete.topic.enable`` is off by default before 1.0."""
-    async with catalogue(server, tool, tmp_path, delete_topics=False) as topics:
-        await topics.create("t", 1)
-        write_records(topics, P, 3)
-        tool.create("/admin/delete_topics/t", b"", makepath=True)
-        await until(lambda: not tool.get_children("/admin/delete_topics"))
-
-        assert (["t"], 3) == (topics.names(), end(topics, P))
-        with pytest.raises(ConfigError, match=r"delete\.topic\.enable"):
-            await topics.delete("t")
 
 
 async def test_records_of_a_topic_whose_nodes_are_lost_stay_on_disk_and_are_not_the_next_ones(

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from consumerd.embedded.appending import Appender
-from consumerd.embedded.log.errors import LogFailed
 from consumerd.embedded.log.files import OsLogFiles
 from consumerd.embedded.log.partition_log import PartitionLog
 from consumerd.embedded.log.settings import LogSettings
@@ -122,13 +121,3 @@ async def test_leaving_waits_for_what_was_begun(log: PartitionLog) -> None:
         for _ in range(50):
             appender.start_append(A, log, records(2))
     assert 150 == log.end_offset
-
-
-async def test_flush_that_was_asked_for_comes_before_the_answer(log: PartitionLog) -> None:
-    """The offset manager answers only what would survive."""
-    async with Appender() as appender:
-        await appender.append(A, log, records(2), flush=True)
-        assert 0 == log.unflushed
-        log.close()
-        with pytest.raises(LogFailed):
-            await appender.append(A, log, records(2), flush=True)

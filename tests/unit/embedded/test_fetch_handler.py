@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.embedded.faults import BrokerFaults
-from consumerd.embedded.full_disk import FillableFiles
+from consumerd.embedded.faults import BrokerFaults, FillableFiles
 from consumerd.embedded.handlers import fetch
 from consumerd.embedded.handlers.context import Hangup, RequestContext
 from consumerd.embedded.handlers.fetch import FetchHandler
@@ -22,9 +21,10 @@ from consumerd.embedded.long_polls import LongPolls
 from consumerd.embedded.reply import FileResponse
 from consumerd.model import BrokerId, TopicPartition
 from consumerd.wire.errorcodes import ErrorCode
-from consumerd.wire.modern.building import NewRecord, build_record_set
+from consumerd.wire.modern.building import build_record_set
 from consumerd.wire.modern.conversion import convert_down
 from consumerd.wire.modern.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from consumerd.wire.records import NewRecord
 from tests.support import virtual_time
 from tests.support.broker_script import records
 from tests.support.served_logs import FolderTopics
@@ -88,9 +88,7 @@ class Bench:
             began = loop.time()
             for number, step in enumerate(steps, 1):
                 loop.call_later(number, step)
-            context = RequestContext(
-                version=version, client_id=None, peer_host="", connection_id="", hangup=self.hangup
-            )
+            context = RequestContext(version=version, client_id=None, peer_host="", hangup=self.hangup)
             answer = await self.handler(request, context)
             assert isinstance(answer, FileResponse)
             response = answer.response

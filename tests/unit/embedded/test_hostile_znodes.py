@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.embedded.znodes import next_epoch, next_producer_ids, parse_config, parse_controller_epoch
+from consumerd.embedded.znodes import next_epoch, next_producer_ids, parse_controller_epoch
+from consumerd.zk.znodes import parse_topic_settings
 
 NESTED = b"[" * 100_000
 DIGITS = b"9" * 5_000
@@ -14,7 +15,7 @@ DIGITS = b"9" * 5_000
 @pytest.mark.parametrize("data", [b"", b"\xff", NESTED, b"[]", b'{"config":[]}', b'{"config":' + NESTED, DIGITS])
 def test_settings_that_cannot_be_read_are_none(data: bytes) -> None:
     """A topic is served with the broker's own settings then; the broker must outlive the node."""
-    assert parse_config(data) == {}
+    assert parse_topic_settings(data) == {}
 
 
 @pytest.mark.parametrize(

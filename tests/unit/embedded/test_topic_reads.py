@@ -11,8 +11,9 @@ from typing import Any
 from consumerd.embedded.appending import Appender
 from consumerd.embedded.catalogue import LogCatalogue
 from consumerd.embedded.log.files import OsLogFiles
+from consumerd.embedded.log.log_directory import LogDirectory
 from consumerd.embedded.log.settings import LogSettings
-from consumerd.embedded.storage import Storage
+from consumerd.embedded.nodes import Nodes
 from consumerd.model import BrokerId
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.waiting import until
@@ -27,12 +28,12 @@ async def test_a_topic_costs_the_same_however_many_there_are(tmp_path: Path) -> 
     calls: Counter[str] = Counter()
     for name in ("find", "exists", "children", "create", "set"):
         setattr(zk, name, counting(calls, name, getattr(zk, name)))
-    storage = Storage.open(tmp_path, files=OsLogFiles(), now_ms=lambda: 0)
+    logs = LogDirectory.open(tmp_path, files=OsLogFiles(), now_ms=lambda: 0)
     costs = []
     async with (
         Appender() as appender,
         LogCatalogue(
-            zk, broker_id=BrokerId(0), settings=LogSettings(), storage=storage, appender=appender, now_ms=lambda: 0
+            zk, nodes=Nodes([BrokerId(0)]), settings=LogSettings(), directory=logs, appender=appender, now_ms=lambda: 0
         ) as topics,
     ):
         for number in range(40):
@@ -40,7 +41,7 @@ async def test_a_topic_costs_the_same_however_many_there_are(tmp_path: Path) -> 
             await topics.create(f"topic-{number}", 1)
             costs.append(calls.total())
         assert len(topics.names()) == 40
-    storage.close()
+    logs.close()
     # the middle ones: a creation now and then meets the watches of the one before
     assert median(costs[20:]) <= median(costs[:20]), costs
 

@@ -7,7 +7,7 @@ import pytest
 
 from consumerd.embedded.log.settings import CleanupPolicy, LogSettings
 from consumerd.embedded.topic_config import apply_config
-from consumerd.embedded.topic_names import find_collision
+from consumerd.embedded.topics import find_collision
 from consumerd.errors import ConfigError
 from consumerd.model import TimestampType, find_topic_fault
 

@@ -14,15 +14,15 @@ import pytest
 
 from consumerd.aio.timeouts import timeout
 from consumerd.embedded.coordinator.coordinator import GroupCoordinator
-from consumerd.embedded.coordinator.exchange import GroupState, JoinAnswer, SyncAnswer
-from consumerd.embedded.coordinator.group_log import GroupRecordsTooLarge, NoLog, NotWritten
+from consumerd.embedded.coordinator.exchange import GroupState, JoinResult, SyncResult
 from consumerd.embedded.coordinator.journal import partition_of
 from consumerd.embedded.coordinator.member import Protocol
 from consumerd.embedded.coordinator.positions import CoordinatedPosition
 from consumerd.embedded.coordinator.settings import CoordinatorSettings
+from consumerd.embedded.coordinator.state_topic import NoLog, NotWritten, StateTooLarge
 from consumerd.embedded.handlers.context import Hangup
-from consumerd.embedded.topic_names import OFFSETS_TOPIC
-from consumerd.model import TopicPartition
+from consumerd.embedded.topics import OFFSETS_TOPIC
+from consumerd.model import BrokerId, TopicPartition
 from consumerd.wire.errorcodes import ErrorCode
 from tests.support.group_log import MemoryLog
 from tests.support.virtual_time import run
@@ -56,7 +56,7 @@ async def join(
     client_id: str = "c",
     session_timeout_ms: int = 10_000,
     hangup: Hangup | None = None,
-) -> JoinAnswer:
+) -> JoinResult:
     return await coordinator.join(
         group,
         member_id=member_id,
@@ -70,14 +70,14 @@ async def join(
     )
 
 
-async def sync(coordinator: GroupCoordinator, joined: JoinAnswer, **assignment: bytes) -> SyncAnswer:
+async def sync(coordinator: GroupCoordinator, joined: JoinResult, **assignment: bytes) -> SyncResult:
     parts = {name.replace("_", "-"): part for name, part in assignment.items()}
     return await coordinator.sync(
         "g", member_id=joined.member_id, generation=joined.generation, assignment=parts, hangup=Hangup()
     )
 
 
-async def one_member(coordinator: GroupCoordinator) -> JoinAnswer:
+async def one_member(coordinator: GroupCoordinator) -> JoinResult:
     joined = await join(coordinator)
     assert (await sync(coordinator, joined, c_0=b"part")).error is ErrorCode.NONE
     return joined
@@ -92,7 +92,7 @@ async def commit(
     positions: Mapping[TopicPartition, CoordinatedPosition],
     *,
     group: str = "g",
-    member: JoinAnswer | None = None,
+    member: JoinResult | None = None,
 ) -> Mapping[TopicPartition, ErrorCode]:
     return await coordinator.commit(
         group,
@@ -205,7 +205,7 @@ async def test_the_first_to_ask_for_a_coordinator_makes_the_log_and_asks_again()
         await asyncio.sleep(0.001)
 
         assert ([ErrorCode.COORDINATOR_NOT_AVAILABLE] * 2, ErrorCode.NOT_COORDINATOR) == (early, unserved)
-        assert (ErrorCode.NONE, 1) == (coordinator.find("g"), log.made)
+        assert (BrokerId(0), 1) == (coordinator.find("g"), log.made)
         assert (await join(coordinator)).error is ErrorCode.NONE
 
 
@@ -267,7 +267,7 @@ async def test_metadata_that_is_too_large_costs_only_its_own_partition() -> None
     ("failure", "expected"),
     [
         (NoLog("gone"), ErrorCode.COORDINATOR_NOT_AVAILABLE),
-        (GroupRecordsTooLarge("large"), ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
+        (StateTooLarge("large"), ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
         (NotWritten("disk"), ErrorCode.NOT_COORDINATOR),
     ],
 )

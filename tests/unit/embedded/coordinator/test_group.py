@@ -11,15 +11,14 @@ import pytest
 from consumerd.embedded.coordinator.exchange import (
     GroupState,
     Join,
-    JoinAnswer,
     Joined,
-    StoredGroup,
-    StoredMember,
-    SyncAnswer,
+    JoinResult,
+    SyncResult,
 )
 from consumerd.embedded.coordinator.group import CoordinatedGroup
 from consumerd.embedded.coordinator.member import Protocol, Ticket
 from consumerd.wire.errorcodes import ErrorCode
+from consumerd.wire.modern.offsets_topic import GroupMember, GroupValue
 from tests.support.group_driver import BOTH, BOTH_RELUCTANT, RANGE, REBALANCE_S, SESSION_S, Driver, stable
 
 
@@ -29,7 +28,7 @@ def test_a_first_member_leads_a_generation_of_its_own() -> None:
 
     answer = driver.joined(driver.join("a"))
 
-    expected = JoinAnswer(member_id="a", generation=1, protocol="range", leader="a", members=(("a", b"sub-range"),))
+    expected = JoinResult(member_id="a", generation=1, protocol="range", leader="a", members=(("a", b"sub-range"),))
     assert (expected, GroupState.COMPLETING_REBALANCE) == (answer, driver.group.state)
 
 
@@ -42,7 +41,7 @@ def test_a_second_member_waits_until_the_first_has_joined_again() -> None:
     leader = driver.rejoin("a")
 
     assert told is ErrorCode.REBALANCE_IN_PROGRESS
-    assert driver.joined(waiting) == JoinAnswer(member_id="b", generation=2, protocol="range", leader="a")
+    assert driver.joined(waiting) == JoinResult(member_id="b", generation=2, protocol="range", leader="a")
     assert driver.joined(leader).members == (("a", b"sub-range"), ("b", b"sub-range"))
 
 
@@ -60,11 +59,11 @@ def test_followers_get_their_part_when_the_leader_has_sent_it() -> None:
 
     assert unanswered == set()
     # who is not named gets nothing
-    assert (SyncAnswer(assignment=b"part"), SyncAnswer()) == (driver.synced(follower), driver.synced(leader))
+    assert (SyncResult(assignment=b"part"), SyncResult()) == (driver.synced(follower), driver.synced(leader))
     stored = driver.stores[-1].group
     assert (2, "range", "a") == (stored.generation, stored.protocol, stored.leader)
     assert [("a", b""), ("b", b"part")] == [(one.member_id, one.assignment) for one in stored.members]
-    assert driver.synced(driver.sync("b", 2)) == SyncAnswer(assignment=b"part")
+    assert driver.synced(driver.sync("b", 2)) == SyncResult(assignment=b"part")
 
 
 def test_an_assignment_that_could_not_be_written_counts_for_nothing() -> None:
@@ -76,7 +75,7 @@ def test_an_assignment_that_could_not_be_written_counts_for_nothing() -> None:
 
     driver.stored(ErrorCode.NOT_COORDINATOR)
 
-    assert driver.synced(leader) == SyncAnswer(error=ErrorCode.NOT_COORDINATOR)
+    assert driver.synced(leader) == SyncResult(error=ErrorCode.NOT_COORDINATOR)
     assert driver.group.state is GroupState.PREPARING_REBALANCE
 
 
@@ -90,7 +89,7 @@ def test_what_was_written_for_a_generation_that_is_over_changes_nothing() -> Non
 
     driver.stored(ErrorCode.NONE)
 
-    assert driver.synced(leader) == SyncAnswer(error=ErrorCode.REBALANCE_IN_PROGRESS)
+    assert driver.synced(leader) == SyncResult(error=ErrorCode.REBALANCE_IN_PROGRESS)
     assert driver.group.state is GroupState.PREPARING_REBALANCE
 
 
@@ -293,7 +292,7 @@ def test_a_follower_of_a_stable_group_that_asks_again_disturbs_nobody() -> None:
     quiet = driver.group.state
     driver.rejoin("a")
 
-    assert JoinAnswer(member_id="b", generation=2, protocol="range", leader="a") == again
+    assert JoinResult(member_id="b", generation=2, protocol="range", leader="a") == again
     assert (GroupState.STABLE, GroupState.PREPARING_REBALANCE) == (quiet, driver.group.state)
 
 
@@ -429,7 +428,7 @@ def test_the_wait_for_more_first_members_ends_with_the_rebalance_timeout() -> No
 def test_a_group_is_what_it_was_after_a_restart() -> None:
     """Members go on where they were; who has died meanwhile expires."""
     before = stable("a", "b")
-    restored = Driver(CoordinatedGroup.restore(before.stores[-1].group, 100.0))
+    restored = Driver(CoordinatedGroup.restore("g", before.stores[-1].group, 100.0))
     restored.now = 100.0
 
     alive, assignment = restored.heartbeat("a", 2), restored.synced(restored.sync("b", 2)).assignment
@@ -448,7 +447,7 @@ def test_an_empty_group_keeps_its_generation_over_a_restart() -> None:
     """Or a member of an old one could commit into a new one."""
     before = stable("a")
     before.leave("a")
-    restored = Driver(CoordinatedGroup.restore(before.stores[-1].group, 0.0))
+    restored = Driver(CoordinatedGroup.restore("g", before.stores[-1].group, 0.0))
 
     assert (GroupState.EMPTY, math.inf) == (restored.group.state, restored.group.deadline)
     assert restored.joined(restored.join("b")).generation == 3
@@ -498,12 +497,12 @@ def test_a_member_without_protocols_is_refused_while_nobody_else_is_there_to_dif
     group.expire(3.0)
 
     assert isinstance(answer, Joined)
-    assert (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, GroupState.EMPTY) == (answer.answer.error, group.state)
+    assert (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, GroupState.EMPTY) == (answer.result.error, group.state)
 
 
 def test_a_stored_leader_that_is_no_member_is_replaced() -> None:
     """Nobody would send an assignment, and whoever waits for one does not expire."""
-    member = StoredMember(
+    member = GroupMember(
         member_id="a",
         client_id="c",
         client_host="/h",
@@ -512,14 +511,12 @@ def test_a_stored_leader_that_is_no_member_is_replaced() -> None:
         subscription=b"",
         assignment=b"",
     )
-    stored = StoredGroup(
-        group_id="g", protocol_type="consumer", generation=3, protocol="range", leader="gone", members=(member,)
-    )
+    stored = GroupValue(protocol_type="consumer", generation=3, protocol="range", leader="gone", members=(member,))
 
-    group = CoordinatedGroup.restore(stored, 0.0)
+    group = CoordinatedGroup.restore("g", stored, 0.0)
     effects = group.join(_request("a", (Protocol("other", b""), Protocol("range", b"new"))), 1.0)
 
-    (answer,) = [effect.answer for effect in effects if isinstance(effect, Joined)]
+    (answer,) = [effect.result for effect in effects if isinstance(effect, Joined)]
     assert ("a", 4) == (answer.leader, answer.generation)
 
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.embedded.coordinator.exchange import GroupState, StoredGroup, StoredMember
+from consumerd.embedded.coordinator.exchange import GroupState
 from consumerd.embedded.coordinator.journal import Journal, JournalReplay, partition_of
 from consumerd.embedded.coordinator.positions import CoordinatedPosition, Positions
 from consumerd.embedded.coordinator.settings import CoordinatorSettings
 from consumerd.model import TimestampType, TopicPartition
 from consumerd.net.versions import Release
-from consumerd.wire.modern.building import NewRecord
-from consumerd.wire.records import Record
+from consumerd.wire.modern.offsets_topic import GroupMember, GroupValue
+from consumerd.wire.records import NewRecord, Record
 
 P, Q = TopicPartition.modern("t", 0), TopicPartition.modern("t", 1)
 NEWEST = Journal(offset_version=1, group_version=1)
 RETENTION_MS = 1000
 
 
-def member(name: str, *, rebalance_timeout_ms: int = 60_000) -> StoredMember:
-    return StoredMember(
+def member(name: str, *, rebalance_timeout_ms: int = 60_000) -> GroupMember:
+    return GroupMember(
         member_id=name,
         client_id="c",
         client_host="/127.0.0.1",
@@ -31,9 +31,8 @@ def member(name: str, *, rebalance_timeout_ms: int = 60_000) -> StoredMember:
     )
 
 
-def group(*members: StoredMember, generation: int = 1) -> StoredGroup:
-    return StoredGroup(
-        group_id="g",
+def group(*members: GroupMember, generation: int = 1) -> GroupValue:
+    return GroupValue(
         protocol_type="consumer",
         generation=generation,
         protocol="range" if members else None,
@@ -78,9 +77,9 @@ def test_what_was_written_last_holds() -> None:
     made = replay(
         NEWEST.position("g", P, position(1), 0),
         NEWEST.position("g", Q, position(2), 0),
-        NEWEST.group(group(member("a")), 0),
+        NEWEST.group("g", group(member("a")), 0),
         NEWEST.position("g", P, position(3), 0),
-        NEWEST.group(group(member("a"), member("b"), generation=2), 0),
+        NEWEST.group("g", group(member("a"), member("b"), generation=2), 0),
         NEWEST.position_end("g", Q, 0),
     )
 
@@ -91,7 +90,7 @@ def test_what_was_written_last_holds() -> None:
 def test_tombstones_end_a_group_and_its_positions() -> None:
     """Compaction may have left nothing else of them."""
     made = replay(
-        NEWEST.group(group(), 0),
+        NEWEST.group("g", group(), 0),
         NEWEST.position("g", P, position(1), 0),
         NEWEST.position_end("g", P, 0),
         NEWEST.group_end("g", 0),
@@ -110,12 +109,12 @@ def test_what_older_formats_cannot_say_is_filled_in() -> None:
     """0.8.2 keeps no time of expiry, and 0.9 no rebalance timeout: the broker's retention, and the session's timeout."""
     before_0_10_1 = Journal(offset_version=0, group_version=0)
     made = replay(
-        before_0_10_1.group(group(member("a", rebalance_timeout_ms=77)), 0),
+        before_0_10_1.group("g", group(member("a", rebalance_timeout_ms=77)), 0),
         before_0_10_1.position("g", P, position(1), 0),
     )
 
     assert group(member("a", rebalance_timeout_ms=10_000)) == made.groups["g"]
-    assert position(1, expire_ms=5 + RETENTION_MS) == made.positions["g"].find(P)
+    assert position(1, expire_ms=5 + RETENTION_MS) == made.positions["g"].all[P]
 
 
 def test_records_that_cannot_be_read_are_left_out_and_counted() -> None:
@@ -135,7 +134,7 @@ def test_of_two_positions_the_one_later_in_the_log_counts() -> None:
     kept.keep(P, position(8), 5)
     kept.keep(P, position(7), 4)
 
-    assert position(8) == kept.find(P)
+    assert {P: position(8)} == kept.all
 
 
 def test_a_position_is_kept_until_its_time_is_over() -> None:

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from consumerd.embedded.coordinator.coordinator import GroupCoordinator
-from consumerd.embedded.coordinator.group_log import GroupLog
+from consumerd.embedded.coordinator.group_log import OffsetsTopic
 from consumerd.embedded.coordinator.handlers import PositionRequests
 from consumerd.embedded.coordinator.settings import CoordinatorSettings
 from consumerd.embedded.coordinator.zookeeper_positions import ZooKeeperPositions
@@ -34,7 +34,7 @@ class OneTopic:
 
 
 def context(version: int) -> RequestContext:
-    return RequestContext(version=version, client_id="c", peer_host="127.0.0.1", connection_id="1")
+    return RequestContext(version=version, client_id="c", peer_host="127.0.0.1")
 
 
 async def ask(version: int, log: MemoryLog, zookeeper: FakeZooKeeper, *requests: object) -> list[object]:
@@ -42,7 +42,7 @@ async def ask(version: int, log: MemoryLog, zookeeper: FakeZooKeeper, *requests:
     zk = zookeeper.client("broker")
     zk.connect()
     async with GroupCoordinator(
-        cast("GroupLog", log),
+        cast("OffsetsTopic", log),
         settings=CoordinatorSettings(),
         now=asyncio.get_running_loop().time,
         now_ms=lambda: NOW_MS,

@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 from consumerd.embedded.coordinator.coordinator import GroupCoordinator
-from consumerd.embedded.coordinator.group_log import GroupLog
+from consumerd.embedded.coordinator.group_log import OffsetsTopic
 from consumerd.embedded.coordinator.handlers import group_handlers
 from consumerd.embedded.coordinator.settings import CoordinatorSettings
 from consumerd.embedded.coordinator.zookeeper_positions import ZooKeeperPositions
@@ -36,7 +36,7 @@ from consumerd.wire.modern.offsets_topic import (
     decode_offset_value,
 )
 from consumerd.wire.modern.record_set import decode_record_set
-from consumerd.wire.server_session import encode_response, read_request
+from consumerd.wire.server_session import encode_response_pieces, read_request
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.frames import REQUESTS, VECTORS, RecordedFrame, read_frames
 from tests.support.group_log import MemoryLog
@@ -89,7 +89,7 @@ async def replay(frames: Sequence[RecordedFrame], release: Release, log: MemoryL
     clock = asyncio.get_running_loop().time
     compared = []
     async with GroupCoordinator(
-        cast("GroupLog", log),
+        cast("OffsetsTopic", log),
         settings=settings,
         now=clock,
         now_ms=lambda: int(clock() * 1000),
@@ -100,16 +100,16 @@ async def replay(frames: Sequence[RecordedFrame], release: Release, log: MemoryL
             coordinator,
             ZooKeeperPositions(zk),
             topics=cast("Topics", OneTopic()),
-            address=lambda: BrokerAddress(broker_id=BrokerId(found.node_id), host=found.host, port=found.port),
+            address=BrokerAddress(broker_id=BrokerId(found.node_id), host=found.host, port=found.port),
             now_ms=lambda: int(clock() * 1000),
         )
         for frame in frames:
             if frame.api not in handlers or frame.response is None:
                 continue
             received = read_request(memoryview(frame.request)[SIZE_BYTES:], ACCEPTED)
-            context = RequestContext(version=frame.version, client_id=CLIENT, peer_host="127.0.0.1", connection_id="1")
+            context = RequestContext(version=frame.version, client_id=CLIENT, peer_host="127.0.0.1")
             answer = await handlers[frame.api](received.request, context)
-            ours = encode_response(received.header.correlation_id, answer, frame.version)
+            ours = b"".join(encode_response_pieces(received.header.correlation_id, answer, frame.version))
             compared.append((f"{frame.api.name} {frame.note}", frame.response.hex(), ours.hex()))
     zk.close()
     return compared

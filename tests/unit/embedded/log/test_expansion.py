@@ -17,7 +17,8 @@ from consumerd.embedded.log.settings import LogSettings
 from consumerd.errors import CorruptMessageError, DecompressedTooLarge
 from consumerd.model import TopicPartition
 from consumerd.wire.errorcodes import ErrorCode
-from consumerd.wire.modern.building import NewRecord, build_messages, build_record_set, build_wrapper
+from consumerd.wire.modern.building import build_messages, build_record_set, build_wrapper
+from consumerd.wire.records import NewRecord
 
 T0 = TopicPartition.modern("t", 0)
 SETTINGS = LogSettings()

@@ -12,7 +12,7 @@ from consumerd.embedded.log.errors import InvalidTimestamp, LogRecordTooLarge, R
 from consumerd.embedded.log.settings import CleanupPolicy, LogSettings
 from consumerd.errors import CorruptMessageError
 from consumerd.model import TimestampType
-from consumerd.wire.modern.units import UnsupportedForFormat
+from consumerd.wire.modern.checking import UnsupportedForFormat
 from tests.support.faulty_log_files import MemoryLogFiles
 from tests.support.logs import START_MS, LogRig, read_records, record_set
 

@@ -15,7 +15,6 @@ from consumerd.embedded.log.files import OsLogFiles
 from consumerd.embedded.log.log_directory import LogDirectory
 from consumerd.embedded.log.partition_log import PartitionLog
 from consumerd.embedded.log.settings import LogSettings
-from consumerd.embedded.storage import Storage
 from consumerd.model import LONGEST_TOPIC, TopicPartition
 from tests.support.faulty_log_files import FailOnce, MemoryLogFiles
 from tests.support.log_check import check_folder, read_file
@@ -305,15 +304,15 @@ def test_what_was_durable_of_a_deleted_log_says_nothing_of_its_successor(noted_a
 def test_a_topic_of_the_longest_name_can_be_deleted_and_set_aside(tmp_path: Path) -> None:
     """Its folder's name is as long as a name may be, so that the one it is renamed to has to be cut (KAFKA-4893)."""
     partition = TopicPartition.modern("t" * LONGEST_TOPIC, 12345)
-    storage = Storage.open(tmp_path, files=OsLogFiles(), now_ms=lambda: 0)
-    storage.open_log(partition, LogSettings())
-    storage.delete_log(partition)
+    logs = LogDirectory.open(tmp_path, files=OsLogFiles(), now_ms=lambda: 0)
+    logs.open_log(partition, LogSettings())
+    logs.delete_log(partition)
     assert [] == [path for path in tmp_path.iterdir() if path.is_dir()]
-    storage.open_log(partition, LogSettings()).close()
-    aside = storage.set_aside(partition)
+    logs.open_log(partition, LogSettings()).close()
+    aside = logs.set_aside(partition)
     assert aside is not None
     assert [aside] == [path for path in tmp_path.iterdir() if path.is_dir()]
-    storage.close()
-    storage = Storage.open(tmp_path, files=OsLogFiles(), now_ms=lambda: 0)
+    logs.close()
+    logs = LogDirectory.open(tmp_path, files=OsLogFiles(), now_ms=lambda: 0)
     assert aside.is_dir(), "what was set aside stays"
-    storage.close()
+    logs.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.embedded.log.headers import parse_header, parse_headers
+from consumerd.embedded.log.headers import parse_header, walk_headers
 from consumerd.embedded.log.index import OffsetIndex, TimeIndex
 from consumerd.embedded.log.settings import LogSettings
 from consumerd.errors import ConfigError, CorruptMessageError
@@ -71,8 +71,8 @@ def test_a_header_is_read_when_there_is_enough_of_it(magic: int) -> None:
     assert (START_MS if magic else -1) == whole.max_timestamp
     for end in range(len(data)):
         assert parse_header(data[:end], 0, 500) in (None, whole)
-        assert [] == parse_headers(data[:end])
-    assert [0, len(data)] == [one.position for one in parse_headers(data * 2 + data[:50])]
+        assert [] == list(walk_headers(data[:end]))
+    assert [0, len(data)] == [one.position for one in walk_headers(data * 2 + data[:50])]
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 
 from consumerd.embedded.log.errors import LogDamaged, LogOffsetOutOfRange
 from consumerd.embedded.log.files import OsLogFiles
-from consumerd.embedded.log.partition_log import EARLIEST, LATEST
 from consumerd.embedded.log.settings import LogSettings
+from consumerd.wire.modern.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from tests.support.faulty_log_files import MemoryLogFiles
 from tests.support.log_check import check_folder
 from tests.support.logs import START_MS, LogRig, read_records, record_set
@@ -43,7 +43,7 @@ def test_every_offset_is_found_from_every_offset(magic: int, interval: int) -> N
     for offset in range(rig.log.end_offset):
         due = next(unit for unit in units if unit.last_offset >= offset)
         with rig.log.read(offset, 1, whole_first=True) as part:
-            assert (due.position, due.size, offset) == (part.position, part.size, part.first_offset)
+            assert (due.position, due.size) == (part.position, part.size)
             assert due.size == len(part.read())
         assert offset == next(read_records(rig.log, offset)).offset
 
@@ -94,7 +94,7 @@ def test_offsets_outside_are_refused_and_the_end_is_empty() -> None:
     rig = open_rig()
     rig.append(3)
     with rig.log.read(3, 100, whole_first=True) as part:
-        assert (0, b"", -1) == (part.size, part.read(), part.fileno())
+        assert (0, b"", -1) == (part.size, part.read(), part.descriptor)
     for offset in (-1, 4):
         with pytest.raises(LogOffsetOutOfRange, match=r"\[0, 3\]"):
             rig.log.read(offset, 100, whole_first=True)
@@ -110,8 +110,8 @@ def test_a_slice_outlives_its_segment(tmp_path: Path) -> None:
     before = part.read()
     rig.log.apply_retention()
     assert rig.log.start_offset > 0
-    assert before == part.read() == os.pread(part.fileno(), part.size, part.position)
-    descriptor = part.fileno()
+    assert before == part.read() == os.pread(part.descriptor, part.size, part.position)
+    descriptor = part.descriptor
     part.close()
     part.close()
     with pytest.raises(OSError, match="Bad file descriptor"):
@@ -135,16 +135,16 @@ def test_what_cannot_be_a_unit_is_not_served() -> None:
 def test_offsets_before_a_time_are_those_of_segments() -> None:
     """ListOffsets v0 knows when a segment was last written, and no more (Kafka's legacyFetchOffsetsBefore)."""
     rig = open_rig(segment_bytes=100)
-    assert [0] == rig.log.offsets_before(LATEST, 10)
+    assert [0] == rig.log.offsets_before(LATEST_TIMESTAMP, 10)
     for _ in range(3):
         rig.now_ms += 100
         rig.append(1, size=20)
     # segments 0, 1, 2 were written at 100, 200 and 300; the end counts as written now
     rig.now_ms += 100
-    assert [3, 2, 1, 0] == rig.log.offsets_before(LATEST, 10)
-    assert [3, 2] == rig.log.offsets_before(LATEST, 2)
-    assert [] == rig.log.offsets_before(LATEST, 0)
-    assert [0] == rig.log.offsets_before(EARLIEST, 10)
+    assert [3, 2, 1, 0] == rig.log.offsets_before(LATEST_TIMESTAMP, 10)
+    assert [3, 2] == rig.log.offsets_before(LATEST_TIMESTAMP, 2)
+    assert [] == rig.log.offsets_before(LATEST_TIMESTAMP, 0)
+    assert [0] == rig.log.offsets_before(EARLIEST_TIMESTAMP, 10)
     assert [1, 0] == rig.log.offsets_before(START_MS + 299, 10)
     assert [2, 1, 0] == rig.log.offsets_before(START_MS + 399, 10)
     assert [3, 2, 1, 0] == rig.log.offsets_before(START_MS + 400, 10)
