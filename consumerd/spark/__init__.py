@@ -1,15 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data pipeline on Spark: a data source for brokers, and the jobs that take over what daemons have landed.
+"""Data pipeline on Spark: a data source for Kafka brokers, and jobs over landed files.
 
     from consumerd import spark as consumerd_spark
 
-    spark = consumerd_spark.local_session()                       # or the session that there is
+    spark = consumerd_spark.local_session()  # or a session that exists, as in a notebook
     consumerd_spark.register(spark)
     spark.read.format("consumerd").option("zookeeper", "zk1:2181/kafka").option("subscribe", "orders").load()
     consumerd_spark.read_table(spark, "/data/lake/bronze")
 
-Without pyspark the rest of consumerd works, and so do the modules here that only plan and name things (``landing``,
-``datasource.options``, the log of ``table``, ...), which never import it. Nothing below this layer imports this package.
+Words of this package:
+
+- Landed file: a file of records that a daemon has published. A chain is a run of landed files of a partition, each of
+  which begins at the offset where the one before ends.
+- Bronze: the table with every landed record, once. Silver: a table of decoded records per topic. Quarantine: the table
+  of records that could not be decoded, of all topics. Latest: a table per topic with the newest value of each key.
+- Incarnation: one creation of a topic. A topic that was deleted and re-created has other records at the same offsets.
+- Identity of a record: topic, incarnation, broker (Kafka 0.7 only), partition, offset, and index among records that
+  share an offset (Kafka 0.7 only).
+- Plan: the work of one commit, such as which offsets to copy from which file. Its name is in the commit, so that a
+  repeated run finds that it is done.
+- Coverage: the offsets that bronze has taken from landed files. Progress: numbers that a table stores with each commit,
+  such as the version of bronze up to which a topic is decoded.
+
+The rest of consumerd works without pyspark, and so do the modules here that only plan (``datasource.options``, the log
+of ``table``). No layer below imports this package.
 """
 
 from __future__ import annotations
@@ -24,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["append_batches", "local_session", "read_table", "register"]
 
-# Each process that Spark starts for Python imports this package, and most need one module of it: so these load theirs when called.
+# Every Python worker of Spark imports this package, and most need one module of it. So each function imports on call.
 
 
 def local_session(
@@ -34,10 +48,16 @@ def local_session(
     driver_memory: str = "1g",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start a session on this machine, or return the process's if it has one. Blocks for about five seconds.
+    """Start a Spark session on this machine, or return the one that exists.
 
-    ``settings`` are Spark's own, and win over ours; with a session that is there already nothing of this counts. Raises
-    ConfigError where pyspark or a Java is missing, or the JVM does not start.
+    Starting blocks for about five seconds. If this process has a session, it is returned as it is, and the arguments
+    are ignored.
+
+    Args:
+        name: application name.
+        settings: Spark properties; they override the defaults of consumerd.
+
+    Raises ConfigError if pyspark or Java is missing, or the JVM does not start.
     """
     from consumerd.spark.session import local_session as start
 
@@ -45,10 +65,12 @@ def local_session(
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``consumerd`` a format of this session, to read and to write. Raises ConfigError if its Spark is too old.
+    """Make ``consumerd`` a format of this session, for reading and writing.
 
-    Lets Python data sources of the session see the filters of queries (``spark.sql.python.filterPushdown.enabled``), so that
-    a batch fetches only partitions and offsets that can be wanted.
+    Also enables filter pushdown for the session's Python data sources (``spark.sql.python.filterPushdown.enabled``), so
+    that a batch read fetches only the partitions and offsets that its filters allow.
+
+    Raises ConfigError if the session's Spark is too old.
     """
     from consumerd.spark.datasource.source import ConsumerdSource
     from consumerd.spark.session import check_spark_version
@@ -59,7 +81,14 @@ def register(spark: SparkSession) -> None:
 
 
 def read_table(spark: SparkSession, path: str | Path, version: int | None = None) -> DataFrame:
-    """Return a table that a job has written, as it is now or was at a version. Raises TableError and OSError."""
+    """Return a table that a job has written, as a DataFrame.
+
+    Args:
+        path: folder of the table.
+        version: version of the table; None for the newest.
+
+    Raises TableError, OSError.
+    """
     from consumerd.spark.table.reading import read_table as read
 
     return read(spark, path, version)
@@ -68,17 +97,17 @@ def read_table(spark: SparkSession, path: str | Path, version: int | None = None
 def append_batches(
     path: str | Path, *, name: str, partition_by: Sequence[str] = (), bounds: Sequence[str] = ()
 ) -> Callable[[DataFrame, int], None]:
-    """Return a function for ``foreachBatch`` that appends each micro-batch of a stream to a table, once.
+    """Return a function for ``foreachBatch`` that appends micro-batches to a table exactly once.
 
-    A batch that Spark repeats after a crash is in the table once. Two queries may append to the same table.
+    Spark repeats a batch after a crash; its rows are still in the table once. Several queries may append to one table.
 
     Args:
-        path: folder of the table, which is created by the first batch with the columns of the stream.
-        name: of the table, kept in its log.
-        partition_by: columns of texts, days or whole numbers, which become folders.
-        bounds: columns of which the log keeps the smallest and the largest value of each file.
+        path: folder of the table. The first batch creates it, with the columns of the stream.
+        name: name of the table, stored in its log.
+        partition_by: partition columns: texts, days or whole numbers.
+        bounds: columns whose smallest and largest value the log stores for each file.
 
-    The function raises ConfigError outside of a stream, TableError if the columns are not those of the table, OSError.
+    The returned function raises ConfigError outside of a stream, TableError if the table has other columns, OSError.
     """
     from consumerd.spark.batches import append_batches as make
 

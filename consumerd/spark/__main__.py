@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``consumerd-spark`` and ``python -m consumerd.spark``: takes the signals before anything else is loaded."""
+"""Entry point of ``consumerd-spark`` and ``python -m consumerd.spark``."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from types import FrameType
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
-    """End with the code that shells give such an end."""
+    """Handle SIGTERM: exit with 128 plus the signal's number, as shells report it."""
     raise SystemExit(128 + number)
 
 
 def main() -> int:
     """Run a job and return the exit code."""
+    # before the imports below, which take time: SIGTERM is handled from the start
     signal.signal(signal.SIGTERM, _end)
     try:
         from consumerd.spark.cli import main as run_job

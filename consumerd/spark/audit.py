@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job ``audit``: is everything there that should be?
+"""The job ``audit``: checks that every offset which should have landed is there, once.
 
-From names and footers alone, which takes no Spark, and with ``pipeline.audit.proof`` from the data, read by Spark's
-tasks: for each log its chains, gaps, overlaps, counts and times, against the group's committed position. What must be
-acted upon is a finding of the summary (exit code 1); what explains itself is a note. All of it is in the JSON file and
-on the page.
+It works from the names and the metadata of landed files and needs no Spark. With ``pipeline.audit.proof``, Spark's
+tasks also read every record. The report has, for each partition: chains, gaps, overlaps, counts, times, and the
+distance to the group's committed position. It is written to the JSON file and the HTML page.
+
+Problems that need action are findings of the summary and make the exit code 1. Everything else is a note.
+
+This module reads files and writes reports; ``landing.examine`` decides what is a problem.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,30 +22,39 @@ from typing import TYPE_CHECKING, Final
 
 from consumerd.config.job import JobSettings
 from consumerd.errors import ConfigError
-from consumerd.landing.examine import Positions, examine
+from consumerd.landing.examine import examine
 from consumerd.landing.findings import Finding, Severity
 from consumerd.landing.footers import read_all, read_ends
 from consumerd.landing.report import AuditReport, LogReport
 from consumerd.landing.scan import read_roots, scan_landing
 from consumerd.landing.values import LandingRoot
+from consumerd.offsets.positions import KeptPositions, describe_ahead, find_outrun
+from consumerd.offsets.store import Place, Validity
 from consumerd.spark.audit_page import render_audit
 from consumerd.spark.job import PrintedTable, Progress, Sessions, Summary
 from consumerd.spark.positions import read_positions
-from consumerd.telemetry.wording import format_time
+from consumerd.telemetry.wording import format_time, join_shown
 
 if TYPE_CHECKING:
     from consumerd.landing.ranges import RangeSet
 
-_NOTES_TOLD: Final = 20
+_MAX_PRINTED_NOTES: Final = 20
+"""Limit of the notes that are printed. The JSON file and the page have all."""
 
 _HEADS: Final = ("log", "from", "to", "records", "files", "gaps", "missing", "repeated", "behind", "newest record")
 
 
 def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
-    """Audit the landing zone. Raises ConfigError, CoordinationError (ZooKeeper), OSError (a page that cannot be written)."""
+    """Audit the landed files: every offset must be in a file or a gap.
+
+    Writes the JSON file and the HTML page, and returns the summary. Raises ConfigError, CoordinationError if ZooKeeper
+    fails, OSError if a report cannot be written.
+    """
     options = settings.pipeline.audit
     paths = settings.landing_roots()
     roots = read_roots(paths)
+    # Before the names are read: what is committed has landed. So a position beyond all files that are listed later
+    # is a loss, and not a file that landed in between.
     group, positions = _read_positions(settings, roots, progress)
     progress.step("reading names")
     landing = scan_landing(paths, topics=settings.landing_topics())
@@ -58,18 +70,55 @@ def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
         proven, more = prove(spark(), landing, progress)
     depth = "data" if options.proof else "footers" if options.footers else "names"
     landed_topics = {chain.partition.topic for chain in landing.chains}
-    known = None if positions is None else {one: at for one, at in positions.items() if one.topic in landed_topics}
+    known = None
+    if positions is not None:
+        places = settings.places
+        known = {
+            one: positions.find_counting(one, places)
+            for one in sorted(positions.zookeeper.keys() | positions.kafka.keys())
+            if one.topic in landed_topics
+            # a partition that only the other place has a position of is not compared
+            and positions.find_counting(one, places).validity is not Validity.ABSENT
+        }
     report = examine(landing, depth=depth, positions=known, group=group, more=more)
     if options.json_file is not None:
         write_whole(options.json_file, json.dumps(report.encode(), indent=1) + "\n")
     if options.html is not None:
         write_whole(options.html, render_audit(report, made=datetime.now(tz=UTC)))
     summary = summarize(report, proven=proven)
-    return replace(summary, notes=(*landing.name_absent(settings.landing_topics()), *summary.notes))
+    notes = list(landing.name_absent(settings.landing_topics()))
+    if positions is not None:
+        notes += explain_kafka(positions, settings.places)
+    return replace(summary, notes=(*notes, *summary.notes))
+
+
+def explain_kafka(positions: KeptPositions, places: Collection[Place]) -> list[str]:
+    """Return notes on a group's positions in ZooKeeper and Kafka: those that the audit uses.
+
+    Args:
+        positions: The group's positions in both stores.
+        places: The stores that members read: ZooKeeper, Kafka, or both.
+    """
+    notes = [text for text in (positions.explain_places(places),) if text]
+    if larger := find_outrun(positions, places):
+        other = Place.ZOOKEEPER if Place.KAFKA in places else Place.KAFKA
+        shown = [
+            describe_ahead(one, positions.find_counting(one, places), position) for one, position in larger.items()
+        ]
+        notes.append(
+            f"committed to {other.label} and not compared with what has landed: {join_shown(shown, _MAX_PRINTED_NOTES)}"
+        )
+    if positions.unknown:
+        notes.append(f"positions in Kafka are unknown: {positions.unknown}")
+    return notes
 
 
 def summarize(report: AuditReport, *, proven: int | None = None) -> Summary:
-    """Return what a report comes to; ``proven`` is how many records were read."""
+    """Return the job's summary of an audit: numbers, findings, notes.
+
+    Args:
+        proven: number of records that were read; None without ``pipeline.audit.proof``.
+    """
     logs = report.logs
     numbers: dict[str, object] = {
         "depth": report.depth,
@@ -90,11 +139,14 @@ def summarize(report: AuditReport, *, proven: int | None = None) -> Summary:
     if report.positions_of is not None:
         numbers["group"] = report.positions_of
     notes = [str(finding) for finding in report.notes]
-    if len(notes) > _NOTES_TOLD:
-        notes = [*notes[:_NOTES_TOLD], f"{len(notes) - _NOTES_TOLD} notes more: see them with --json-file or --html"]
+    if len(notes) > _MAX_PRINTED_NOTES:
+        notes = [
+            *notes[:_MAX_PRINTED_NOTES],
+            f"{len(notes) - _MAX_PRINTED_NOTES} notes more: see them with --json-file or --html",
+        ]
     rows = tuple(tuple(_row(log)) for log in logs)
     return Summary(
-        numbers={name: value for name, value in numbers.items() if value is not None},  # what names do not tell
+        numbers={name: value for name, value in numbers.items() if value is not None},  # None: not known from names
         findings=tuple(map(str, report.errors)),
         notes=tuple(notes),
         tables=(PrintedTable(title="what has been landed", heads=_HEADS, rows=rows),),
@@ -102,7 +154,7 @@ def summarize(report: AuditReport, *, proven: int | None = None) -> Summary:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that nobody sees half of it. Raises OSError."""
+    """Write a file atomically: readers see the old text or the new one. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     hidden = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -114,8 +166,12 @@ def write_whole(path: Path, text: str) -> None:
 
 def _read_positions(
     settings: JobSettings, roots: Sequence[LandingRoot], progress: Progress
-) -> tuple[str | None, Positions | None]:
-    """Read the group's positions, where the settings name a cluster and a group; before any name is read (see examine)."""
+) -> tuple[str | None, KeptPositions | None]:
+    """Read the group and its committed positions.
+
+    Returns (None, None) if the settings name no cluster or group, or do not want positions. Raises ConfigError if the
+    landed files are of other groups.
+    """
     cluster, group = settings.cluster, settings.group
     if not settings.pipeline.audit.positions or cluster is None or group is None:
         return None, None
@@ -138,18 +194,12 @@ def _row(log: LogReport) -> Iterable[object]:
     yield log.missing.size + log.jumped.size
     yield log.repeated.size
     yield "-" if log.committed is None else log.end - log.committed
-    yield _time(log.max_timestamp)
+    yield "-" if log.max_timestamp is None else format_time(log.max_timestamp)
 
 
 def _gap_offsets(log: LogReport) -> int:
     ranges: Iterable[RangeSet] = log.gaps.values()
     return sum(one.size for one in ranges)
-
-
-def _time(timestamp_ms: int | None) -> str:
-    if timestamp_ms is None:
-        return "-"
-    return format_time(timestamp_ms)
 
 
 def _add(numbers: Iterable[int | None]) -> int | None:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An audit as one HTML page: nothing is loaded, so that it can be mailed, or kept for years. Pure.
+"""Renders an audit as one self-contained HTML page. Pure.
 
-Everything that comes from outside (topics, paths, what files say) is escaped.
+The page loads nothing from elsewhere, so it can be mailed or archived. All text from outside (topics, paths, details of
+findings) is escaped.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from html import escape
 from typing import Final
 
 from consumerd import __version__
-from consumerd.landing.findings import Finding, Severity
+from consumerd.landing.findings import AUDIT_WORDS, Finding, Severity
 from consumerd.landing.report import AuditReport, LogReport
 from consumerd.spark.audit_plots import (
     LOGS_DRAWN,
@@ -26,6 +27,7 @@ from consumerd.spark.audit_plots import (
 from consumerd.spark.audit_style import STYLE
 
 FINDINGS_SHOWN: Final = 200
+"""Largest number of errors, and of notes, on the page. The JSON file has all."""
 
 _DEPTHS: Final = {
     "names": "by names, and by the last file of each chain",
@@ -46,11 +48,15 @@ _COLUMNS: Final = (
     ("first record", "s"),
     ("last record", "s"),
 )
-_STYLES: Final = {Severity.ERROR: "bad", Severity.WARNING: "busy", Severity.NOTE: "dim"}
+_STYLES: Final = {Severity.CRITICAL: "bad", Severity.WARNING: "busy", Severity.NOTICE: "dim"}
 
 
 def render_audit(report: AuditReport, *, made: datetime) -> str:
-    """Return the page; ``made`` is when."""
+    """Return an audit as an HTML page.
+
+    Args:
+        made: time of the audit, shown in the heading.
+    """
     return "".join(_document(report, made))
 
 
@@ -175,8 +181,8 @@ def _log_row(log: LogReport) -> str:
 
 def _finding_row(finding: Finding) -> str:
     style = _STYLES[finding.severity]
-    kind = escape(str(finding.kind))
-    return f'<tr><td class="s {style}">{finding.severity}</td><td class="s">{kind}</td><td>{escape(finding.detail)}</td></tr>'
+    kind, word = escape(str(finding.kind)), AUDIT_WORDS[finding.severity]
+    return f'<tr><td class="s {style}">{word}</td><td class="s">{kind}</td><td>{escape(finding.detail)}</td></tr>'
 
 
 def _table(columns: Sequence[tuple[str, str]], rows: Iterable[str]) -> str:

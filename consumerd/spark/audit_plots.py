@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An audit's plots, as inline SVG whose colours are those of the page's style sheet. Pure.
+"""Draws an audit's plots as inline SVG; the page's style sheet has the colours. Pure.
 
-However large the zone is, a plot stays small: offsets are drawn by the pixel, files by the time in which they landed.
+The size of a plot does not grow with the landing zone: coverage is drawn per pixel, arrival in ``_BUCKETS`` intervals.
 """
 
 from __future__ import annotations
@@ -19,9 +19,14 @@ from consumerd.model import GapReason
 
 WIDTH: Final = 1000
 LOGS_DRAWN: Final = 300
+"""Largest number of partitions that get a bar in the coverage plot."""
 LOST: Final = frozenset(
     {GapReason.RETENTION, GapReason.CORRUPT, GapReason.SKIPPED, GapReason.RESET, GapReason.MISSING_FILE}
 )
+"""Reasons of recorded gaps whose records were lost.
+
+Other gaps had no records, or another consumer has them.
+"""
 
 _LABEL: Final = 210
 _RIGHT: Final = 100
@@ -34,11 +39,17 @@ _HEIGHT: Final = 190
 _BOTTOM: Final = 24
 _LONGEST_NAME: Final = 30
 _SCALES_S: Final = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 240, 600, 1200, 3600, 7200, 14_400, 43_200, 86_400)
-"""Of which the half is as round."""
+"""End values of the delay axis, in seconds.
+
+Half of each is a round time too, for the label in the middle.
+"""
 
 
 def draw_coverage(logs: Sequence[LogReport]) -> str:
-    """Draw a bar a log: what of its offsets has been landed, is in a gap, is missing, is there twice; and the position."""
+    """Return an SVG with one bar per partition: landed, skipped, missing and repeated offsets.
+
+    A line in the bar marks the committed position.
+    """
     height = _ROW * len(logs) + 4
     rows = "".join("".join(_coverage_row(log, place * _ROW + 4)) for place, log in enumerate(logs))
     return _svg(height, rows, "offsets by partition")
@@ -86,14 +97,21 @@ def _describe(log: LogReport) -> str:
 
 
 def _to_pixels(ranges: RangeSet, start: int, span: int) -> Iterator[tuple[int, int]]:
-    """Yield the pixels ``[left, right)`` that any of the offsets falls on, joined: what is there can be seen."""
+    """Yield pixel ranges ``[left, right)`` that hold any of the offsets, merged.
+
+    A range is at least one pixel wide, so that a single missing offset is visible.
+    """
     pixels = ((int((low - start) * _BAR / span), math.ceil((high - start) * _BAR / span)) for low, high in ranges)
     for left, right in RangeSet.of((left, max(left + 1, right)) for left, right in pixels):
         yield left, min(right, _BAR)
 
 
 def draw_arrival(logs: Sequence[LogReport], topics: Sequence[str]) -> str:
-    """Draw how many records have landed when, by topic: ``topics`` are those with a colour of their own."""
+    """Return an SVG plot of the records landed over time, by topic.
+
+    Args:
+        topics: topics with a colour of their own; all other topics share one colour.
+    """
     landed = [(log.log.topic, arrival) for log in logs for arrival in log.arrivals]
     if not landed:
         return ""
@@ -113,7 +131,8 @@ def draw_arrival(logs: Sequence[LogReport], topics: Sequence[str]) -> str:
             when = _clock(first + bucket * step)
             name = topics[colour] if colour < len(topics) else "others"
             bars.append(
-                f'<rect class="t{colour}" x="{x0:.1f}" y="{y0:.1f}" width="{max(1, x1 - x0 - 1):.1f}" height="{max(0.5, y1 - y0):.1f}">'
+                f'<rect class="t{colour}" x="{x0:.1f}" y="{y0:.1f}" '
+                f'width="{max(1, x1 - x0 - 1):.1f}" height="{max(0.5, y1 - y0):.1f}">'
                 f"<title>{escape(name)}, {when}: {count:,} records</title></rect>"
             )
             base += count
@@ -121,7 +140,11 @@ def draw_arrival(logs: Sequence[LogReport], topics: Sequence[str]) -> str:
 
 
 def draw_delay(logs: Sequence[LogReport]) -> str:
-    """Draw how long after their own time records have landed: of each moment's files the median, and from least to most."""
+    """Return an SVG plot of the time between a record's timestamp and its landing.
+
+    Each file counts with its newest record. A line shows the median of each interval of time, a band its smallest and
+    largest value.
+    """
     landed = [one for log in logs for one in log.arrivals if one.max_timestamp is not None]
     if not landed:
         return ""
@@ -145,7 +168,7 @@ def draw_delay(logs: Sequence[LogReport]) -> str:
 
 
 def largest_topics(logs: Sequence[LogReport]) -> list[str]:
-    """Return the topics that get a colour of their own, the one with most records first."""
+    """Return the topics that get a colour of their own in plots, most records first."""
     records: defaultdict[str, int] = defaultdict(int)
     for log in logs:
         records[log.log.topic] += log.records or 0
@@ -157,7 +180,7 @@ def largest_topics(logs: Sequence[LogReport]) -> list[str]:
 
 
 def _bucket(landed: Sequence[Arrival]) -> tuple[int, int]:
-    """Return when the first bucket begins, and how long each is, in ms."""
+    """Return the beginning of the first interval and the length of each, in ms."""
     first = min(arrival.landed_ms for arrival in landed)
     last = max(arrival.landed_ms for arrival in landed)
     return first, max(1, math.ceil((last - first + 1) / _BUCKETS))
@@ -186,7 +209,7 @@ def _axes(scale: float, first: int, step: int, write: Callable[[float], str]) ->
 
 
 def _nice(value: float) -> float:
-    """Return the least of 1, 2, 5, 10, 20, ... (also 0.1, ...) that is not below ``value``."""
+    """Round up to 1, 2 or 5 times a power of ten."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
@@ -194,7 +217,7 @@ def _nice(value: float) -> float:
 
 
 def _nice_seconds(value: float) -> float:
-    """Return a round time, in seconds, that is not below ``value``."""
+    """Round a time in seconds up to a round one."""
     return next(scale for scale in (*_SCALES_S, 86_400 * _nice(value / 86_400)) if scale >= value)
 
 
@@ -222,5 +245,9 @@ def _svg(height: int, inner: str, label: str) -> str:
 
 
 def join_keys(keys: Iterable[tuple[str, str]]) -> str:
-    """Return a legend: (style, what it means)."""
+    """Return the legend of a plot as HTML.
+
+    Args:
+        keys: CSS class and label of each entry.
+    """
     return "".join(f'<span class="key"><i class="{style}"></i>{escape(what)}</span>' for style, what in keys)

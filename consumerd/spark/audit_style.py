@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an audit's page looks, by daylight and in the dark. One style sheet, nothing loaded."""
+"""Style sheet of the audit page, with a light and a dark theme."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ STYLE: Final = """
 --landed:#5b9bdb;--quiet:#4a5866;--lost:#e0a24a;--missing:#ff6f64;--again:#a78bf0;--mark:#e2e8ef;
 --t0:#5b9bdb;--t1:#4fbfa2;--t2:#e0a24a;--t3:#a78bf0;--t4:#e084a8;--t5:#93a0ad}}
 *{box-sizing:border-box}
-body{font:14px/1.45 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;margin:0 auto;max-width:80rem;padding:1.25rem 1rem 2rem;
-color:var(--text);background:var(--back);overflow-wrap:anywhere}
+body{font:14px/1.45 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;
+margin:0 auto;max-width:80rem;padding:1.25rem 1rem 2rem;color:var(--text);background:var(--back);overflow-wrap:anywhere}
 header{display:flex;flex-wrap:wrap;align-items:center;gap:.4rem .75rem;margin-bottom:1rem}
 h1{font-size:1.3rem;margin:0}
 h1 small,h2 small{font-size:.9rem;font-weight:400;color:var(--dim);margin-left:.35rem}
@@ -57,7 +57,8 @@ svg .mark{stroke:var(--mark);stroke-width:2}
 svg .band{fill:var(--landed);opacity:.25}
 svg .middle{fill:none;stroke:var(--landed);stroke-width:2}
 .scroll{overflow-x:auto}
-table{border-collapse:separate;border-spacing:0;width:100%;background:var(--sheet);border:1px solid var(--line);border-radius:.4rem}
+table{border-collapse:separate;border-spacing:0;width:100%;
+background:var(--sheet);border:1px solid var(--line);border-radius:.4rem}
 th,td{text-align:left;padding:.32rem .7rem;border-top:1px solid var(--line);vertical-align:top}
 tr:first-child>*{border-top:0}
 th{font-weight:600;color:var(--dim);font-size:.85rem;white-space:nowrap}

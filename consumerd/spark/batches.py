@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Micro-batches of a stream into a table, each once: a function for Spark's ``foreachBatch``."""
+"""Appends a stream's micro-batches to a table exactly once: a function for ``foreachBatch``.
+
+The table's progress (numbers that its log stores with each commit) has the last batch number of each query. A commit
+changes rows and progress together.
+
+Example: batch 7 of a query is committed, and the driver dies before Spark writes its own checkpoint. The restarted
+query runs batch 7 again, with the same rows. The progress says 7, so nothing is appended.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +24,18 @@ from consumerd.spark.table.snapshot import STREAM
 from consumerd.spark.table.transaction import create_table
 
 JOB: Final = "stream"
+"""Name of the job in the table's commits."""
 _QUERY_ID: Final = "sql.streaming.queryId"
-"""Spark's local property with the id of the query, which its checkpoint keeps over restarts."""
+"""Spark's local property with the query's id. The query's checkpoint keeps the id over restarts."""
 
 
 def append_batches(
     path: str | Path, *, name: str, partition_by: Sequence[str] = (), bounds: Sequence[str] = ()
 ) -> Callable[[DataFrame, int], None]:
-    """See :func:`consumerd.spark.append_batches`."""
+    """Return a function for ``foreachBatch`` that appends micro-batches to a table exactly once.
+
+    It is also ``consumerd.spark.append_batches``, which describes the arguments.
+    """
 
     def append(batch: DataFrame, batch_id: int) -> None:
         query = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
@@ -33,8 +44,8 @@ def append_batches(
         source = f"{STREAM}{query}"
         table = create_table(path, name=name, schema=_order(batch.schema, partition_by), partition_by=partition_by)
         with table.begin(plan=f"{source}:{batch_id}", job=JOB, operation=Operation.APPEND) as transaction:
-            # Spark repeats a batch whose end it has not noted, with the same number and rows. The number is kept in the
-            # table's progress, which never expires, unlike the plans of old commits.
+            # The number is compared with the table's progress, which never expires. A commit's plan name would identify
+            # the batch too, but plans are forgotten when old commits expire.
             if transaction.base.progress.get(source, -1) < batch_id:
                 transaction.add(write_frame(transaction, batch, bounds=bounds))
                 transaction.commit(progress={source: batch_id})
@@ -43,7 +54,7 @@ def append_batches(
 
 
 def _order(schema: StructType, partition_by: Sequence[str]) -> str:
-    """Return the columns as a table has them, the partition columns last."""
+    """Return the stream's columns (Spark's JSON) with the partition columns last."""
     missing = [name for name in partition_by if name not in schema.names]
     if missing:
         raise ConfigError(f"partition_by: the stream has no column {missing[0]!r}; it has {', '.join(schema.names)}")

@@ -1,14 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """The job ``bronze``: a table that holds each landed record once.
 
-Names and footers say what is new: a plan (``landing.plan``) lists which offsets to take from which file, given the
-coverage of the table's commits. Spark's tasks copy these rows from file to file, as Arrow, without a shuffle. Each
-commit adds files and their coverage. A run that dies leaves some of its commits or none, and the next run plans from
-there. Rows of one identity (topic, incarnation, partition, offset, index) are in the table once, however often they
-have landed.
+A record may have landed several times: two daemons with a folder each, a re-read after a crash. Rows are identified by
+topic, incarnation (creation) of the topic, partition, offset, and index among records that share an offset (Kafka 0.7).
 
-A damaged file is left out and reported by each run until it is restored or removed. If another chain has its records,
-they are taken from there.
+How a run works
+    1. The names and metadata of landed files, and the coverage of the table (the offsets that its commits have taken)
+       give a plan: which offsets to take from which file (``landing.plan``).
+    2. Spark's tasks copy these rows from file to file, as Arrow, without a shuffle (``bronze_tasks``).
+    3. A commit adds the new files and their coverage. A large plan is split into several commits.
+
+Example: the table covers offsets 0-499 of a partition. Landed are file A with 0-499, file B with 400-999 in another
+chain, and file C with 1000-1499. The plan takes 500-999 from B and all of C. After the commit the table covers 0-1499.
+
+Crashes
+    Only commits are visible. A run that dies has made some of its commits; the next run plans from their coverage.
+
+Damaged files
+    A damaged file is left out and reported by each run until it is restored or removed. Its records are taken from
+    another chain if that has them.
 """
 
 from __future__ import annotations
@@ -26,18 +36,23 @@ from consumerd.landing.plan import LandingPlan, plan_landing
 from consumerd.landing.scan import scan_landing
 from consumerd.landing.values import Landing
 from consumerd.spark.bronze_rows import FOLDERS
-from consumerd.spark.bronze_schema import BOUNDS, JOB, SCHEMA, CommittedRows, FilesDamaged
-from consumerd.spark.bronze_table import BronzeTable
+from consumerd.spark.bronze_table import BOUNDS, JOB, SCHEMA, BronzeTable
+from consumerd.spark.bronze_tasks import FilesDamaged
 from consumerd.spark.job import Progress, Sessions, Summary
+from consumerd.spark.table.commit import TableCommit
 from consumerd.spark.table.errors import TableConflict
 from consumerd.spark.table.parquet_files import FileSettings
 from consumerd.spark.table.transaction import create_table
 
-_TRIES: Final = 3
+_MAX_ATTEMPTS: Final = 3
+"""Attempts to plan and commit while other jobs commit to the table."""
 
 
 def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
-    """Take over what has landed since the last run. See ``job.Run``."""
+    """Copy the records that have landed since the last run into the table ``bronze``.
+
+    Returns the summary. Raises ConfigError, ConsumerdError, OSError.
+    """
     bronze = settings.pipeline.bronze
     target = open_bronze(settings.location("bronze"), bronze)
     return take_over(
@@ -51,7 +66,10 @@ def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
 
 
 def open_bronze(place: str, bronze: Bronze) -> BronzeTable:
-    """Return the bronze table at a place; create it if there is none. Raises ConsumerdError, OSError."""
+    """Return the bronze table in the folder ``place``; create it if it does not exist.
+
+    Raises ConsumerdError, OSError.
+    """
     settings = FileSettings(compression=bronze.compression, level=bronze.compression_level, bounds=BOUNDS)
     return BronzeTable(create_table(place, name=JOB, schema=SCHEMA.json(), partition_by=FOLDERS), settings)
 
@@ -65,20 +83,20 @@ def take_over(
     topics: Iterable[str] | None = None,
     commit_bytes: int = 2 << 30,
 ) -> Summary:
-    """Copy landed records that the table does not hold yet into it.
+    """Copy landed records into the table, except those that the table has; return the summary.
 
     Args:
         roots: landing folders.
         topics: names of topics; None for all.
-        commit_bytes: bytes of landed files that one commit takes, about.
+        commit_bytes: approximate bytes of landed files per commit.
 
-    Raises ConfigError if a root is no landing folder, TableConflict if other jobs keep committing the same records,
+    Raises ConfigError if a root is not a landing folder, TableConflict if other jobs keep committing the same records,
     ConsumerdError, OSError, and Spark's exceptions if a task fails.
     """
     started = time.monotonic()
     wanted = None if topics is None else frozenset(topics)
     damage: dict[str, str] = {}
-    taken: list[CommittedRows] = []
+    taken: list[TableCommit] = []
     conflicts = 0
     while True:
         try:
@@ -90,31 +108,32 @@ def take_over(
                 count = sum(planned.metadata.count for planned in part.files)
                 progress.step(f"copying {count} rows of {len(part.files)} files")
                 taken.append(target.take(spark, part))
-                progress.done(sum(one.files for one in taken), len(plan.files), "files")
+                progress.done(_count_files(taken), len(plan.files), "files")
             break
         except FilesDamaged as found:
+            # plan again without these files: other chains may have their records
             damage |= found.reasons
         except TableConflict:
             conflicts += 1
-            if conflicts == _TRIES:
+            if conflicts == _MAX_ATTEMPTS:
                 raise
     summary = _summarize(target, landing, plan, taken, time.monotonic() - started)
     return replace(summary, notes=(*landing.name_absent(wanted), *summary.notes))
 
 
 def _split(plan: LandingPlan, commit_bytes: int) -> Iterator[LandingPlan]:
-    """Yield the plan in parts of about ``commit_bytes``, none if nothing is new. Raises OSError."""
+    """Yield parts of a plan of about ``commit_bytes`` each. Raises OSError."""
     if plan.is_empty:
-        if plan.passed:
+        if plan.passed:  # files without a new row are committed as done, so that later runs skip them by name
             yield plan
         return
-    sizes = sum(Path(planned.path).stat().st_size for planned in plan.files)
+    sizes = sum(Path(planned.file.path).stat().st_size for planned in plan.files)
     rows = sum(planned.metadata.count for planned in plan.files)
     yield from plan.split(max(1, rows * commit_bytes // max(1, sizes)))
 
 
 def _mark_damaged(landing: Landing, damage: Mapping[str, str]) -> Landing:
-    """Return the landing zone with files marked that tasks have found to be damaged."""
+    """Return the landing zone with the files marked that tasks found to be damaged."""
     if not damage:
         return landing
     chains = [
@@ -131,14 +150,14 @@ def _mark_damaged(landing: Landing, damage: Mapping[str, str]) -> Landing:
 
 
 def _summarize(
-    target: BronzeTable, landing: Landing, plan: LandingPlan, taken: Sequence[CommittedRows], seconds: float
+    target: BronzeTable, landing: Landing, plan: LandingPlan, taken: Sequence[TableCommit], seconds: float
 ) -> Summary:
     rows = sum(one.rows for one in taken)
     numbers = {
         "table": target.place,
         "rows": rows,
         "files_landed": landing.file_count,
-        "files_taken": sum(one.files for one in taken),
+        "files_taken": _count_files(taken),
         "files_damaged": len(plan.damaged),
         "commits": len(taken),
         "version": taken[-1].version if taken else None,
@@ -149,3 +168,8 @@ def _summarize(
         findings=tuple(str(finding) for finding in plan.damaged),
         notes=() if rows else ("nothing new has landed",),
     )
+
+
+def _count_files(taken: Sequence[TableCommit]) -> int:
+    """Return the number of landed files that commits have taken."""
+    return sum(one.counts["files_taken"] for one in taken)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``consumerd-spark``: runs one job of the pipeline, on this machine or where ``spark-submit`` says; or a command over its tables.
+"""The command ``consumerd-spark``: runs one job of the pipeline, or a command over its tables.
 
-Progress and errors go to stderr, what came of it to stdout. Exit codes: 0 done, 1 failed or found something, 2
-configuration, 128 and the signal's number where one ended it. A job that is ended leaves nothing half-written: the next
-run goes on.
+Spark runs on this machine, or on the cluster that ``spark-submit`` or ``--master`` names. Progress and errors go to
+stderr, the result to stdout. Exit codes: 0 done; 1 failed, or with findings; 2 configuration; 128 plus the number of
+the signal that stopped it. A stopped job leaves nothing visible half-done, and the next run continues.
+
+Jobs and their results are in ``job``, the text of results in ``report``.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from consumerd.config.job import JobSettings
 from consumerd.config.load import load_job_settings
 from consumerd.config.pipeline import JobMetrics
 from consumerd.errors import ConfigError, ConsumerdError
+from consumerd.mirror.positions import DEFAULT_GROUP, DEFAULT_TOPIC
+from consumerd.sinks.option_types import read_milliseconds
 from consumerd.spark import register
 from consumerd.spark.failures import find_cause
 from consumerd.spark.job import (
@@ -40,7 +44,7 @@ from consumerd.spark.job import (
 )
 from consumerd.spark.progress import Reporter
 from consumerd.spark.report import Status, encode_failure, encode_summary, render_summary
-from consumerd.spark.session import explain_end, find_session, job_session, stop_session
+from consumerd.spark.session import explain_jvm_exit, find_session, job_session, stop_session
 from consumerd.telemetry.logs import configure_logging
 
 if TYPE_CHECKING:
@@ -51,7 +55,7 @@ FAILED: Final = 1
 CONFIGURATION: Final = 2
 
 STOP_TIMEOUT_S: Final = 20.0
-"""Longest time that an ended job waits for Spark to stop."""
+"""Longest time that a finished or interrupted job waits for Spark to stop, in seconds."""
 
 _EPILOG: Final = """\
 in the order of the pipeline, with the daemons' own settings file:
@@ -89,13 +93,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(outcome.output)
         sys.stdout.flush()
     except BrokenPipeError:
-        # the reader of our output (head, less) has gone; keep the interpreter from flushing into the closed pipe
+        # the reader of our output (head, less) has ended; keep the interpreter from flushing into the closed pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return outcome.code
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of all jobs."""
+    """Return the parser of all jobs and commands."""
     parser = argparse.ArgumentParser(
         prog="consumerd-spark",
         description="The data pipeline over what consumerd's daemons have landed, on Spark.",
@@ -120,7 +124,12 @@ def make_parser() -> argparse.ArgumentParser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Option:
-    """An option that is short for a setting; ``kind`` None is a flag, which sets ``value``."""
+    """A command-line option that sets one setting of the configuration.
+
+    Attributes:
+        key: path of the setting, such as ``pipeline.audit.proof``.
+        kind: parser of the value; None for a flag without a value, which sets ``value``.
+    """
 
     flag: str
     key: str
@@ -131,12 +140,12 @@ class _Option:
     value: object = True
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
-        """Make the parser know it."""
+        """Add the option to a parser."""
         if self.kind is None:
             parser.add_argument(self.flag, dest=self.key, action="store_const", const=self.value, help=self.text)
             return
-        # names that are given one option after the other count all: the last alone would leave folders out without a word
-        action = "extend" if self.kind is _names else "store"
+        # a repeated option with names adds to them; if the last one won, folders would be left out silently
+        action = "extend" if self.kind is _parse_names else "store"
         parser.add_argument(
             self.flag,
             dest=self.key,
@@ -148,7 +157,7 @@ class _Option:
         )
 
 
-def _names(text: str) -> list[str]:
+def _parse_names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
@@ -162,19 +171,19 @@ _MASTER: Final = _Option(
     text="where Spark runs (local[*], or spark-submit's word)",
 )
 _TOPICS: Final = _Option(
-    flag="--topics", key="pipeline.landing.topics", kind=_names, metavar="A,B", text="only these topics"
+    flag="--topics", key="pipeline.landing.topics", kind=_parse_names, metavar="A,B", text="only these topics"
 )
 _LANDING: Final = _Option(
     flag="--landing",
     key="pipeline.landing.roots",
-    kind=_names,
+    kind=_parse_names,
     metavar="FOLDER[,FOLDER]",
     text="landing folders, instead of the sinks' paths",
 )
 _ZOOKEEPER: Final = _Option(flag="--zookeeper", key="cluster.zookeeper", metavar="CONNECT", text="the cluster")
 
-_OVER_ALL: Final = ("describe", "vacuum")
-"""Commands that are about all tables where none is named."""
+_TABLE_OPTIONAL: Final = ("describe", "vacuum")
+"""Commands that work on all tables if none is named."""
 _VERSION_TEXT: Final = {"restore": "the version to go back to", "history": "down from this version"}
 
 _OPTIONS: Final[dict[str, tuple[_Option, ...]]] = {
@@ -240,7 +249,8 @@ _OPTIONS: Final[dict[str, tuple[_Option, ...]]] = {
             flag="--keys-file",
             key="pipeline.erase.keys_file",
             metavar="FILE",
-            text="records with one of these keys, one a line; unlike --key, no other user sees them in the list of processes",
+            text="records with one of these keys, one a line; unlike --key, no other user sees them in the list of "
+            "processes",
         ),
         _Option(
             flag="--keys-are-hex", key="pipeline.erase.keys_are_hex", kind=None, text="the file has hexadecimal digits"
@@ -326,6 +336,30 @@ _OPTIONS: Final[dict[str, tuple[_Option, ...]]] = {
             text="each record to the partition of the same number, not by key",
         ),
         _Option(
+            flag="--map",
+            key="pipeline.replay.map",
+            kind=None,
+            text="restore all of the topic: each record once, with the positions and the map of offsets of a mirror",
+        ),
+        _Option(
+            flag="--group",
+            key="pipeline.replay.group",
+            metavar="ID",
+            text=f"with --map: the mirror's group ({DEFAULT_GROUP})",
+        ),
+        _Option(
+            flag="--positions-topic",
+            key="pipeline.replay.positions_topic",
+            metavar="TOPIC",
+            text=f"with --map: where positions and maps are stored ({DEFAULT_TOPIC})",
+        ),
+        _Option(
+            flag="--sink",
+            key="pipeline.replay.sink",
+            metavar="NAME",
+            text="with --map: reach the target as this sink of type kafka of the settings file",
+        ),
+        _Option(
             flag="--dry-run", key="pipeline.replay.dry_run", kind=None, text="say what would be sent, and send nothing"
         ),
     ),
@@ -338,32 +372,33 @@ def _add_common_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE",
-        help="one setting, such as pipeline.bronze.commit_bytes=1000000; wins over file and environment; may be repeated",
+        help="one setting, such as pipeline.bronze.commit_bytes=1000000; wins over file and environment; may be "
+        "repeated",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="what came of it as one JSON object, instead of text")
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
 
 
 def _add_table_options(parser: argparse.ArgumentParser, name: str) -> None:
-    """Have a command say which table it is about, and what of it."""
+    """Add a command's options: the table, its version and what to do with it."""
     text = "bronze, silver/TOPIC, latest/TOPIC, quarantine, stats, or a folder (/path, ./path)"
     if name == "quarantine":
         parser.set_defaults(table=None)
         _add_quarantine_options(parser)
-    elif name in _OVER_ALL:
+    elif name in _TABLE_OPTIONAL:
         parser.add_argument("table", nargs="?", metavar="TABLE", help=f"{text}; all if it is left out")
     else:
         parser.add_argument("table", metavar="TABLE", help=text)
     if name != "vacuum":
         parser.add_argument(
             "--version",
-            type=_whole,
+            type=_parse_number,
             metavar="N",
             required=name == "restore",
             help=_VERSION_TEXT.get(name, "as of this version"),
         )
     if name == "history":
-        parser.add_argument("--limit", type=_whole, default=20, metavar="N", help="so many versions (20)")
+        parser.add_argument("--limit", type=_parse_number, default=20, metavar="N", help="so many versions (20)")
     if name in ("vacuum", "restore", "quarantine"):
         parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
 
@@ -373,9 +408,16 @@ def _add_quarantine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cause", metavar="CAUSE", help="only records with this cause, such as 'bad value'")
     age = parser.add_mutually_exclusive_group()
     age.add_argument(
-        "--before", type=_moment, metavar="TIME", help="only records that landed before it: 2026-03-01T12:00:00Z"
+        "--before", type=_parse_time, metavar="TIME", help="only records that landed before it: 2026-03-01T12:00:00Z"
     )
-    age.add_argument("--older-than-ms", type=_whole, metavar="N", help="only records that landed longer ago than this")
+    age.add_argument(
+        "--older-than",
+        dest="older_than_ms",
+        type=_parse_age,
+        metavar="DURATION",
+        help="only records that landed longer ago than this, such as 12h or 7d",
+    )
+    age.add_argument("--older-than-ms", type=_parse_milliseconds, metavar="MS", help="the same in milliseconds")
     parser.add_argument(
         "--purge",
         choices=("replayed", "all"),
@@ -383,7 +425,7 @@ def _add_quarantine_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _moment(text: str) -> datetime:
+def _parse_time(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -393,15 +435,33 @@ def _moment(text: str) -> datetime:
     return moment
 
 
-def _whole(text: str) -> int:
+def _parse_number(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"expected a whole number, not {text!r}")
     return int(text)
 
 
+def _parse_milliseconds(text: str) -> int:
+    """Read a duration as settings do: a number is milliseconds. Raises ArgumentTypeError."""
+    try:
+        value = read_milliseconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if not isinstance(value, int) or value < 0:
+        raise argparse.ArgumentTypeError(f"expected a duration such as 12h or 7d, not {text!r}")
+    return value
+
+
+def _parse_age(text: str) -> int:
+    """Read a duration with a unit. Raises ArgumentTypeError."""
+    if text.strip().isdigit():
+        raise argparse.ArgumentTypeError(f"expected a duration with its unit, such as 12h or 7d, not {text!r}")
+    return _parse_milliseconds(text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outcome:
-    """How a run ended: exit code, what goes to stdout, and an error for people."""
+    """End of a run: exit code, text for stdout, and an error message for people."""
 
     code: int
     output: str
@@ -409,7 +469,7 @@ class _Outcome:
 
 
 class _Runner:
-    """Runs the job that the arguments name, and stops the session that it has started."""
+    """Runs the chosen job, and stops the Spark session that it has started."""
 
     def __init__(self, args: argparse.Namespace, progress: Progress) -> None:
         self._job = JobName(args.job)
@@ -422,9 +482,10 @@ class _Runner:
         self._began = monotonic()
 
     def report_metrics(self, code: int) -> str | None:
-        """Write the metrics of a job that has ended, where the settings say so; return what went wrong with that.
+        """Write the metrics of a finished job; return an error message if that fails.
 
-        It does not change the exit code: the job's own outcome is what its caller waits for.
+        Does nothing if the settings name no place for metrics. A failure does not change the exit code, which is the
+        job's.
         """
         if self._settings is None or self._job in COMMANDS or self._settings.pipeline.metrics == JobMetrics():
             return None
@@ -444,6 +505,7 @@ class _Runner:
         return None
 
     def run(self) -> _Outcome:
+        """Run the job, and stop its session. SIGINT and SIGTERM end it early."""
         try:
             outcome = self._attempt()
         except KeyboardInterrupt:
@@ -452,7 +514,8 @@ class _Runner:
             outcome = self._interrupted(int(str(end.code)) - 128)
         if self._has_started and self._session is not None:
             self._progress.step("stopping Spark")
-            # in a thread, which has a connection of its own: an interrupted call may have left half an answer on this one's
+            # A new thread has its own connection to the JVM. This thread's may hold half of a
+            # response that an interrupted call did not read.
             stopping = threading.Thread(target=stop_session, args=(self._session,), name="stop-spark", daemon=True)
             stopping.start()
             stopping.join(STOP_TIMEOUT_S)  # the JVM ends with this process in any case
@@ -470,11 +533,12 @@ class _Runner:
         except ConsumerdError as error:
             return self._failed("failed", str(error))
         except Exception as error:
-            # what Spark raises: its classes come from a package that may not be there, and py4j's are no children of them
+            # Spark's exceptions are recognized by module: pyspark may not be installed, and py4j's are not subclasses
+            # of pyspark's. Anything else is a bug and is raised.
             if not isinstance(error, OSError) and not type(error).__module__.startswith(("pyspark.", "py4j.")):
                 raise
-            # whatever it is that met a JVM which is no more, that is the reason
-            ended = None if self._session is None else explain_end(error, settings.pipeline.spark.driver_memory)
+            # if the JVM has ended, that is the cause of any error
+            ended = None if self._session is None else explain_jvm_exit(error, settings.pipeline.spark.driver_memory)
             if ended is not None:
                 return self._failed("failed", ended)
             if isinstance(error, OSError):
@@ -494,7 +558,7 @@ class _Runner:
                 self._progress.step("starting Spark")
                 self._has_started = find_session() is None
                 self._session = job_session(settings.pipeline.spark, f"consumerd {self._job}")
-                # pyspark's own handler asks the JVM to cancel over the connection that the job is waiting on, and waits, too
+                # pyspark's handler would cancel over the connection that the job waits on, and block there as well
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 register(self._session)
             return self._session
@@ -518,7 +582,10 @@ class _Runner:
 
 
 def _nest(args: argparse.Namespace) -> dict[str, object]:
-    """Return the settings that options are short for, as nested values."""
+    """Return the settings given by options as nested mappings.
+
+    Example: ``{"pipeline.audit.proof": True}`` becomes ``{"pipeline": {"audit": {"proof": True}}}``.
+    """
     nested: dict[str, object] = {}
     for key, value in vars(args).items():
         if "." not in key or value is None:

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holds a landed file's rows against what the file says of itself. Reads every column of every row; no Spark in here.
+"""Checks the rows of a landed file against the file's metadata. Needs no Spark.
 
-Offsets are looked at as arrays, 24 bytes a record, whatever the records are. A record covers ``[offset, next_offset)``;
-with the recorded gaps, a file's records cover its whole span, once.
+It reads every column of every row, and keeps 24 bytes per record: offset, next offset and index. A record covers the
+offsets ``[offset, next_offset)``. Records and recorded gaps together must cover the file's span exactly once.
+
+Example: the metadata say position 100, next offset 110, and a gap [104, 106). Rows at 100-103 and 106-108 are found, so
+the finding is that offset 109 has no record.
 """
 
 from __future__ import annotations
@@ -20,16 +23,24 @@ from consumerd.landing.chain import FileMetadata
 from consumerd.landing.examine import SPANS_NAMED
 from consumerd.landing.findings import Finding, FindingKind, Severity
 from consumerd.landing.metadata import PARQUET
-from consumerd.landing.ranges import RangeSet
+from consumerd.landing.ranges import RangeSet, Span
 from consumerd.model import TopicPartition
 from consumerd.spark.landed_rows import DamagedFile, LandedContent, read_rows
 
 Numbers = npt.NDArray[np.int64]
+_Problem = tuple[FindingKind, str, Span]
+"""Kind, description, and offsets of one contradiction between a file and its metadata."""
 
 
 @dataclass(slots=True)
-class _Rows:
-    """What was read of a file, and why no more, if so."""
+class _RowsRead:
+    """Rows read from a file.
+
+    Attributes:
+        damage: reason why reading stopped; None if the whole file was read.
+        ends: ``next_offset`` of the rows.
+        times: smallest and largest timestamp of each batch, in ms.
+    """
 
     count: int = 0
     damage: str | None = None
@@ -40,26 +51,42 @@ class _Rows:
 
 
 def check_data(path: str, extension: str, metadata: FileMetadata) -> tuple[int, tuple[Finding, ...]]:
-    """Return how many records a file holds, and what about them is not as its metadata say. Raises nothing."""
+    """Return the number of records in a file, and findings where they contradict the metadata.
+
+    Raises nothing: errors of reading are findings.
+    """
     rows = _read(path, extension, metadata)
-    findings = []
-    if rows.damage is not None:
-        findings.append(
-            _find(FindingKind.FILE_DAMAGED, path, metadata, rows.damage, metadata.position, metadata.next_offset)
-        )
+    whole = Span(metadata.position, metadata.next_offset)
     offsets, ends, indexes = (_join(parts) for parts in (rows.offsets, rows.ends, rows.indexes))
-    findings += _check_order(path, metadata, offsets, indexes)
+    problems = [*_check_order(offsets, indexes)]
     if rows.damage is None:
-        findings += _check_span(path, metadata, offsets, ends)
-        findings += _check_words(path, metadata, offsets, rows)
+        problems += _check_span(metadata, whole, offsets, ends)
+        problems += _check_metadata(metadata, whole, offsets, rows)
+    else:
+        problems.insert(0, (FindingKind.FILE_DAMAGED, rows.damage, whole))
+    findings = (
+        Finding(
+            kind=kind,
+            severity=Severity.CRITICAL,
+            detail=f"{path}: {detail}",
+            topic=metadata.topic,
+            partition=str(metadata.partition),
+            incarnation=str(metadata.incarnation),
+            chain=metadata.chain,
+            where=path,
+            start=span.start,
+            end=span.end,
+        )
+        for kind, detail, span in problems
+    )
     return rows.count, tuple(findings)
 
 
-def _read(path: str, extension: str, metadata: FileMetadata) -> _Rows:
-    rows = _Rows()
+def _read(path: str, extension: str, metadata: FileMetadata) -> _RowsRead:
+    rows = _RowsRead()
     partition = TopicPartition(metadata.topic, metadata.partition)
     try:
-        # a file that holds more or less than it says is looked at nevertheless
+        # the actual count, since read_rows refuses a file with another one: its rows are checked all the same
         count = pq.read_metadata(path).num_rows if extension == PARQUET else metadata.count
         content = LandedContent(
             path=path, partition=partition, extension=extension, count=count, sha256=metadata.sha256
@@ -74,75 +101,76 @@ def _read(path: str, extension: str, metadata: FileMetadata) -> _Rows:
             if extent["min"] is not None:
                 rows.times.append((extent["min"], extent["max"]))
     except DamagedFile as error:
-        rows.damage = str(error)
+        rows.damage = error.reason
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        rows.damage = f"{path}: cannot be read: {error}"
+        rows.damage = f"cannot be read: {error}"
     except OSError as error:
-        rows.damage = f"{path}: cannot be read: {error.strerror or error}"
+        rows.damage = f"cannot be read: {error.strerror or error}"
     return rows
 
 
-def _check_order(path: str, metadata: FileMetadata, offsets: Numbers, indexes: Numbers) -> Iterator[Finding]:
+def _check_order(offsets: Numbers, indexes: Numbers) -> Iterator[_Problem]:
+    """Report records that occur twice, and offsets that do not ascend."""
     steps = np.diff(offsets)
     rises = (steps > 0) | ((steps == 0) & (np.diff(indexes) > 0))
     if rises.all():
         return
+    # sorted, so that equal records are neighbours
     order = np.lexsort((indexes, offsets))
     same = (np.diff(offsets[order]) == 0) & (np.diff(indexes[order]) == 0)
-    twice = _named(offsets[order][1:][same])
+    twice = _to_ranges(offsets[order][1:][same])
     for span in twice.spans[:SPANS_NAMED]:
-        detail = f"{path}: holds records of {span} more than once"
-        yield _find(FindingKind.RECORD_TWICE, path, metadata, detail, span.start, span.end)
+        yield FindingKind.RECORD_TWICE, f"holds records of {span} more than once", span
     if (steps < 0).any():
         at = int(offsets[1:][steps < 0][0])
-        detail = f"{path}: its records do not rise: {at} comes after a higher offset"
-        yield _find(FindingKind.DATA_CONTRADICTS, path, metadata, detail, at, at + 1)
+        detail = f"its records do not rise: {at} comes after a higher offset"
+        yield FindingKind.DATA_CONTRADICTS, detail, Span(at, at + 1)
 
 
-def _check_span(path: str, metadata: FileMetadata, offsets: Numbers, ends: Numbers) -> Iterator[Finding]:
-    position, end = metadata.position, metadata.next_offset
-    outside = _named(offsets[(offsets < position) | (offsets >= end)])
+def _check_span(metadata: FileMetadata, whole: Span, offsets: Numbers, ends: Numbers) -> Iterator[_Problem]:
+    """Report offsets without a record, and records outside of the span or in gaps."""
+    outside = _to_ranges(offsets[(offsets < whole.start) | (offsets >= whole.end)])
     for span in outside.spans[:SPANS_NAMED]:
-        detail = f"{path}: holds records of {span}, outside of [{position}, {end})"
-        yield _find(FindingKind.RECORD_OUTSIDE, path, metadata, detail, span.start, span.end)
+        yield FindingKind.RECORD_OUTSIDE, f"holds records of {span}, outside of {whole}", span
     gaps = RangeSet.of((gap.start, gap.end) for gap in metadata.gaps)
-    missing = _find_holes(position, end, offsets, ends) - gaps
+    missing = _find_holes(whole, offsets, ends) - gaps
     for span in missing.spans[:SPANS_NAMED]:
-        detail = f"{path}: has no record of {span}, and no gap that says why"
-        yield _find(FindingKind.RECORD_MISSING, path, metadata, detail, span.start, span.end)
+        yield FindingKind.RECORD_MISSING, f"has no record of {span}, and no gap that says why", span
+    # a gap that counts fewer offsets than it spans is a sum of several gaps, and may have records in between
     exact = RangeSet.of((gap.start, gap.end) for gap in metadata.gaps if gap.offsets >= gap.end - gap.start)
     for span in exact:
         inside = offsets[(offsets >= span.start) & (offsets < span.end)]
         if inside.size:
             reason = next(gap.reason for gap in metadata.gaps if gap.start <= inside[0] < gap.end)
-            detail = f"{path}: holds {inside.size} records of {span}, which by its metadata were not landed: {reason}"
-            yield _find(FindingKind.DATA_CONTRADICTS, path, metadata, detail, span.start, span.end)
+            detail = f"holds {inside.size} records of {span}, which by its metadata were not landed: {reason}"
+            yield FindingKind.DATA_CONTRADICTS, detail, span
 
 
-def _find_holes(position: int, end: int, offsets: Numbers, ends: Numbers) -> RangeSet:
-    """Return what of ``[position, end)`` no record covers."""
+def _find_holes(whole: Span, offsets: Numbers, ends: Numbers) -> RangeSet:
+    """Return the offsets of a span that no record covers."""
     order = np.argsort(offsets, kind="stable")
-    starts = np.append(offsets[order], end)
-    covered = np.maximum.accumulate(np.concatenate((np.array([position], dtype=np.int64), ends[order])))
+    starts = np.append(offsets[order], whole.end)
+    # covered[i]: where the records before the i-th one end; a hole, if the i-th one starts later
+    covered = np.maximum.accumulate(np.concatenate((np.array([whole.start], dtype=np.int64), ends[order])))
     open_at = starts > covered
     holes = zip(covered[open_at].tolist(), starts[open_at].tolist(), strict=True)
-    return RangeSet.of(holes) & RangeSet.of([(position, end)])
+    return RangeSet.of(holes) & RangeSet.of([whole])
 
 
-def _check_words(path: str, metadata: FileMetadata, offsets: Numbers, rows: _Rows) -> Iterator[Finding]:
-    held = {
+def _check_metadata(metadata: FileMetadata, whole: Span, offsets: Numbers, rows: _RowsRead) -> Iterator[_Problem]:
+    """Report numbers of the metadata that the data contradict."""
+    actual = {
         "count": rows.count,
         "first_offset": int(offsets[0]) if offsets.size else None,
         "last_offset": int(offsets[-1]) if offsets.size else None,
         "min_timestamp": min((low for low, _ in rows.times), default=None),
         "max_timestamp": max((high for _, high in rows.times), default=None),
     }
-    for name, value in held.items():
-        said = getattr(metadata, name)
-        if said != value:
-            detail = f"{path}: its metadata say {name} {said}, and by its data it is {value}"
-            position, end = metadata.position, metadata.next_offset
-            yield _find(FindingKind.DATA_CONTRADICTS, path, metadata, detail, position, end)
+    for name, value in actual.items():
+        expected = getattr(metadata, name)
+        if expected != value:
+            detail = f"its metadata say {name} {expected}, and by its data it is {value}"
+            yield FindingKind.DATA_CONTRADICTS, detail, whole
 
 
 def _join(parts: list[Numbers]) -> Numbers:
@@ -155,20 +183,5 @@ def _numbers(column: pa.Array) -> Numbers:
     return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def _named(offsets: Numbers) -> RangeSet:
+def _to_ranges(offsets: Numbers) -> RangeSet:
     return RangeSet.of((offset, offset + 1) for offset in offsets.tolist())
-
-
-def _find(kind: FindingKind, path: str, metadata: FileMetadata, detail: str, start: int, end: int) -> Finding:
-    return Finding(
-        kind=kind,
-        severity=Severity.ERROR,
-        detail=detail,
-        topic=metadata.topic,
-        partition=str(metadata.partition),
-        incarnation=str(metadata.incarnation),
-        chain=metadata.chain,
-        path=path,
-        start=start,
-        end=end,
-    )

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Search for records in landed files, and removal of them.
+"""Searches landed files for records, and removes records from them.
 
-Searching is done in Spark's tasks, which see the landing folders as those of bronze do. Removal rewrites the files that
-hold wanted records, in threads of the driver (``landing.erasing``). Parquet keeps its columns and row groups, JSON lines
-stay as they are, byte for byte.
+Spark's tasks search, so they need the landing folders mounted as the job ``bronze`` does. Threads of the driver rewrite
+the files that have wanted records (``landing.erasing``). Rewritten Parquet files keep their columns and row groups; in
+JSON lines the remaining lines keep their bytes.
 """
 
 from __future__ import annotations
 
+import functools
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,79 +19,80 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from pyspark import TaskContext
 
 from consumerd.errors import ConsumerdError
 from consumerd.landing.chain import FileId, FileMetadata
 from consumerd.landing.erasing import LeftRecords, describe_erased, replace_file
 from consumerd.landing.filesystem import FileSystem
-from consumerd.landing.line_compression import compress_lines, find_line_compression
-from consumerd.landing.metadata import FOOTER_KEY
 from consumerd.landing.publish import HiddenFile, Outcome
 from consumerd.landing.ranges import RangeSet
 from consumerd.landing.values import LandedChain, LandedFile, Landing
-from consumerd.sinks.parquet import Compression, ParquetCodec, make_writer
+from consumerd.spark.erase_tables import Removal, SoughtRecords, find_keys
 from consumerd.spark.identities import DDL, SCHEMA, Identities, LogKey, Mask
-from consumerd.spark.landed_rows import DamagedFile, LandedContent, read_pieces, read_rows
-from consumerd.spark.wanted import SoughtRecords, find_keys
+from consumerd.spark.landed_rows import DamagedFile, LandedContent, read_columns, rewrite
+from consumerd.spark.tasks import deal, run_shares
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _THREADS: Final = 4
-_TRIES: Final = 3
-_TASKS_A_CORE: Final = 2
+"""Landed files that are rewritten at the same time."""
+_MAX_ATTEMPTS: Final = 3
+"""Attempts to replace a file while claims of its partition remove the new one."""
 _FOUND: Final = f"{DDL}, damage string"
+"""Schema of the rows that tasks return: an identity, or the damage of a file."""
 _FOUND_SCHEMA: Final = pa.schema([*SCHEMA, ("damage", pa.string())])
 _SEARCHED: Final = ("offset", "next_offset", "index", "timestamp", "key")
-_CODECS: Final[dict[str, Compression]] = {"ZSTD": "zstd", "SNAPPY": "snappy", "UNCOMPRESSED": "none"}
+"""Columns that a search reads."""
 
 
 class LandedBusy(ConsumerdError):
-    """Claims of a partition keep removing the file that is to replace a landed one."""
+    """Raised if a landed file could not be replaced: members kept claiming its partition.
+
+    A member that claims a partition removes hidden files as leftovers of a dead process. The new file is hidden until
+    it replaces the old one.
+    """
 
 
 @dataclass(frozen=True, slots=True)
-class LandedOne:
-    """A landed file to search or to rewrite, and its log."""
+class SearchedFile:
+    """A landed file to search for records or to remove records from.
+
+    Attributes:
+        folder: folder of the file.
+        content: path, format and number of records.
+        metadata: metadata that the file was published with, such as its range of offsets.
+        log: partition and incarnation of its records.
+    """
 
     folder: str
-    extension: str
     content: LandedContent
     metadata: FileMetadata
     log: LogKey
 
     def touches(self, identities: Identities) -> bool:
-        """Tell by the file's span whether it may hold one of these records."""
+        """Return True if the file's range of offsets includes any of these records."""
         rows = identities.logs.get(self.log)
         return rows is not None and rows.touches(self.metadata.position, self.metadata.next_offset - 1)
 
 
 @dataclass(slots=True)
 class LandedSearch:
-    """Result of a search.
+    """Records found in landed files, and files that could not be searched.
 
     Attributes:
-        rows: identities, maybe some more than once.
-        damage: reasons why files cannot be read.
+        rows: identities of the records (``identities.SCHEMA``: incarnation, partition, offset and so on). A record may
+            occur more than once.
+        damage: one text for each file that could not be read.
     """
 
     rows: pa.Table
     damage: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class LandedRemoval:
-    """Number of records removed from landed files, and of files rewritten."""
-
-    rows: int = 0
-    files: int = 0
-
-
-def list_files(landing: Landing) -> tuple[list[LandedOne], list[str]]:
-    """Return the files whose metadata are known, and what is wrong with the others."""
-    found: list[LandedOne] = []
+def list_files(landing: Landing) -> tuple[list[SearchedFile], list[str]]:
+    """Return the landed files whose metadata are known, and a text for each damaged one."""
+    found: list[SearchedFile] = []
     damage: list[str] = []
     for chain in landing.chains:
         for file in chain.files:
@@ -101,10 +103,9 @@ def list_files(landing: Landing) -> tuple[list[LandedOne], list[str]]:
     return found, damage
 
 
-def _describe(chain: LandedChain, file: LandedFile, metadata: FileMetadata) -> LandedOne:
-    return LandedOne(
+def _describe(chain: LandedChain, file: LandedFile, metadata: FileMetadata) -> SearchedFile:
+    return SearchedFile(
         folder=chain.folder,
-        extension=chain.record.extension,
         content=LandedContent(
             path=file.path,
             partition=chain.partition,
@@ -121,54 +122,45 @@ def _describe(chain: LandedChain, file: LandedFile, metadata: FileMetadata) -> L
     )
 
 
-def search(spark: SparkSession, files: Sequence[LandedOne], wanted: SoughtRecords, *, limit: int) -> LandedSearch:
-    """Find wanted records in files, at most ``limit``.
+def search(spark: SparkSession, files: Sequence[SearchedFile], wanted: SoughtRecords, *, limit: int) -> LandedSearch:
+    """Search landed files for records, in Spark's tasks; return at most ``limit`` of them.
 
-    Raises what Spark raises where a task fails.
+    Raises Spark's exceptions if a task fails.
     """
     chosen = [
         one for one in files if one.metadata.count and (wanted.keys is not None or one.touches(wanted.identities))
     ]
     if not chosen:
         return LandedSearch(SCHEMA.empty_table())
-    count = min(len(chosen), _TASKS_A_CORE * spark.sparkContext.defaultParallelism)
-    groups = [chosen[place::count] for place in range(count)]
-    rows = spark.range(0, count, 1, count).mapInArrow(_make_finder(groups, wanted), _FOUND).limit(limit).toArrow()
+    found = run_shares(spark, deal(spark, chosen), functools.partial(_find_in_files, wanted), _FOUND)
+    rows = found.limit(limit).toArrow()
     damage = [text for text in rows["damage"].to_pylist() if text is not None]
     return LandedSearch(rows.filter(pc.is_null(rows["damage"])).select(SCHEMA.names).cast(SCHEMA), damage)
 
 
-def _make_finder(
-    groups: Sequence[Sequence[LandedOne]], wanted: SoughtRecords
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def find(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:
-            pass
-        context = TaskContext.get()
-        assert context is not None  # this runs in tasks only
-        for one in groups[context.partitionId()]:
-            try:
-                for rows in _read_searched(one):
-                    found = rows.filter(pa.array(_find(one, rows, wanted)))
-                    if len(found):
-                        yield from _identities(one, found).to_batches()
-            except FileNotFoundError:
-                continue  # the job retention has removed it
-            except DamagedFile as error:
-                nothing = dict.fromkeys(SCHEMA.names)
-                yield from pa.Table.from_pylist([{**nothing, "damage": str(error)}], schema=_FOUND_SCHEMA).to_batches()
-
-    return find
+def _find_in_files(wanted: SoughtRecords, files: Sequence[SearchedFile]) -> Iterator[pa.RecordBatch]:
+    """Search a task's files; yield ``_FOUND``."""
+    for one in files:
+        try:
+            for rows in read_columns(one.content, _SEARCHED):
+                found = rows.filter(pa.array(_find(one, rows, wanted)))
+                if len(found):
+                    yield from _identities(one, found).to_batches()
+        except FileNotFoundError:
+            continue  # the job retention has removed it
+        except DamagedFile as error:
+            nothing = dict.fromkeys(SCHEMA.names)
+            yield from pa.Table.from_pylist([{**nothing, "damage": str(error)}], schema=_FOUND_SCHEMA).to_batches()
 
 
-def _identities(one: LandedOne, rows: pa.RecordBatch) -> pa.Table:
+def _identities(one: SearchedFile, rows: pa.RecordBatch) -> pa.Table:
     place = [pa.repeat(pa.scalar(value, kind), len(rows)) for value, kind in zip(one.log, SCHEMA.types, strict=False)]
     columns = [*place, rows["offset"], rows["index"], pa.nulls(len(rows), pa.string())]
     return pa.Table.from_arrays(columns, schema=_FOUND_SCHEMA)
 
 
-def _find(one: LandedOne, rows: pa.RecordBatch, wanted: SoughtRecords) -> Mask:
-    """Return, for each row of a file, whether it is wanted."""
+def _find(one: SearchedFile, rows: pa.RecordBatch, wanted: SoughtRecords) -> Mask:
+    """Return a mask of the wanted rows of a file."""
     found = np.zeros(len(rows), np.bool_)
     records = wanted.identities.logs.get(one.log)
     if records is not None:
@@ -176,78 +168,70 @@ def _find(one: LandedOne, rows: pa.RecordBatch, wanted: SoughtRecords) -> Mask:
     return found if wanted.keys is None else found | find_keys(rows["key"], wanted.keys)
 
 
-def _read_searched(one: LandedOne) -> Iterator[pa.RecordBatch]:
-    """Yield a file's rows with at least the columns of ``_SEARCHED``."""
-    if find_line_compression(one.extension) is not None:
-        yield from read_rows(one.content)
-        return
-    try:
-        with pq.ParquetFile(one.content.path, page_checksum_verification=True) as parquet:
-            for number in range(parquet.num_row_groups):
-                table = parquet.read_row_group(number, columns=list(_SEARCHED), use_threads=False)
-                yield from table.combine_chunks().to_batches()
-    except pa.ArrowException as error:
-        raise DamagedFile(one.content.path, f"cannot be read: {error}") from error
-    except OSError as error:
-        if error.errno is None:
-            raise DamagedFile(one.content.path, f"cannot be read: {error}") from error
-        raise
-
-
 # -- removal
 
 
-def remove(files: FileSystem, landed: Sequence[LandedOne], identities: Identities) -> LandedRemoval:
-    """Rewrite the files that hold some records. Raises DamagedFile, LandedBusy, OSError."""
+def remove(files: FileSystem, landed: Sequence[SearchedFile], identities: Identities) -> Removal:
+    """Rewrite the landed files that have some of these records, without the records.
+
+    Returns the numbers of rows and files. Raises DamagedFile, LandedBusy, OSError.
+    """
     chosen = [one for one in landed if one.metadata.count and one.touches(identities)]
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="erase") as pool:
         counts = list(pool.map(lambda one: _remove_from(files, one, identities), chosen))
-    return LandedRemoval(rows=sum(counts), files=sum(1 for count in counts if count))
+    return Removal(rows=sum(counts), files=sum(1 for count in counts if count))
 
 
-def _remove_from(files: FileSystem, one: LandedOne, identities: Identities) -> int:
+def _remove_from(files: FileSystem, one: SearchedFile, identities: Identities) -> int:
+    """Rewrite one file without these records; return the number removed."""
     wanted = SoughtRecords(identities=identities)
     try:
-        account = _Account()
-        for rows in _read_searched(one):
-            account.add(rows, _find(one, rows, wanted))
-        if not account.erased:
+        tally = _FileTally()
+        for rows in read_columns(one.content, _SEARCHED):
+            tally.add(rows, _find(one, rows, wanted))
+        if not tally.erased:
             return 0
-        metadata = describe_erased(one.metadata, account.left(), account.spans())
-        for _ in range(_TRIES):
+        metadata = describe_erased(one.metadata, tally.left, tally.spans())
+        # a claim of the partition may remove the hidden file before it replaces the landed one: write it again
+        for _ in range(_MAX_ATTEMPTS):
             outcome = replace_file(
                 files,
                 Path(one.folder),
                 one.metadata,
-                extension=one.extension,
+                extension=one.content.extension,
                 file_id=FileId(f"erase-{uuid.uuid4().hex}"),
                 write=lambda hidden: _write(hidden, one, wanted, metadata),
             )
             if outcome is Outcome.PUBLISHED:
-                return account.erased
+                return tally.erased
     except FileNotFoundError:
         return 0  # the job retention has removed it
     raise LandedBusy(
-        f"{one.content.path}: claims of its partition have removed the file that was to replace it {_TRIES} times; "
-        "nothing of it was changed, run the job again"
+        f"{one.content.path}: claims of its partition have removed the file that was to replace it {_MAX_ATTEMPTS} "
+        "times; nothing of it was changed, run the job again"
     )
 
 
 @dataclass(slots=True)
-class _Account:
-    """Account of a file: the records that are erased, and those that are left."""
+class _FileTally:
+    """Tally of one file: its erased records, and the metadata of the remaining ones."""
 
     erased: int = 0
     _gone: list[tuple[int, int]] = field(default_factory=list)
     _kept: list[tuple[int, int]] = field(default_factory=list)
-    _left: LeftRecords = field(default_factory=LeftRecords)
+    left: LeftRecords = field(default_factory=LeftRecords)
 
     def add(self, rows: pa.RecordBatch, erased: Mask) -> None:
+        """Add rows of the file.
+
+        Args:
+            erased: mask of the rows that are erased.
+        """
         if erased.any():
             self.erased += int(erased.sum())
             self._gone += _spans(rows, erased)
-        # Records that share an offset (0.7) keep it covered as long as one of them is left. Those of a batch's first
-        # and last offset may be in the batch before or after.
+        # Records of Kafka 0.7 may share an offset, which is covered while one of them remains. Records with a batch's
+        # first or last offset may also be in the batch before or after it, so these rows are always kept for that.
         kept = np.flatnonzero(~erased)
         shared = np.isin(np.asarray(rows["offset"]), np.asarray(rows["offset"])[erased])
         shared[[*kept[:1], *kept[-1:]]] = True
@@ -257,8 +241,8 @@ class _Account:
             return
         times = pc.min_max(left["timestamp"].cast(pa.int64()))
         low, high = times["min"].as_py(), times["max"].as_py()
-        before = self._left
-        self._left = LeftRecords(
+        before = self.left
+        self.left = LeftRecords(
             count=before.count + len(left),
             first_offset=left["offset"][0].as_py() if before.first_offset is None else before.first_offset,
             last_offset=left["offset"][-1].as_py(),
@@ -266,10 +250,8 @@ class _Account:
             max_timestamp=max((one for one in (before.max_timestamp, high) if one is not None), default=None),
         )
 
-    def left(self) -> LeftRecords:
-        return self._left
-
     def spans(self) -> list[tuple[int, int]]:
+        """Return the offsets that no remaining record covers."""
         return [(span.start, span.end) for span in RangeSet.of(self._gone) - RangeSet.of(self._kept)]
 
 
@@ -278,60 +260,6 @@ def _spans(rows: pa.RecordBatch, mask: Mask) -> list[tuple[int, int]]:
     return list(zip(offsets, ends, strict=True))
 
 
-def _write(hidden: HiddenFile, one: LandedOne, wanted: SoughtRecords, metadata: FileMetadata) -> FileMetadata:
-    if find_line_compression(one.extension) is not None:
-        _write_lines(hidden, one, wanted)
-        return metadata
-    try:
-        _write_parquet(hidden, one, wanted, metadata)
-    except pa.ArrowException as error:
-        raise DamagedFile(one.content.path, f"cannot be read: {error}") from error
-    except OSError as error:
-        if error.errno is None:  # Arrow's word for a page whose checksum does not fit
-            raise DamagedFile(one.content.path, f"cannot be read: {error}") from error
-        raise
+def _write(hidden: HiddenFile, one: SearchedFile, wanted: SoughtRecords, metadata: FileMetadata) -> FileMetadata:
+    rewrite(one.content, hidden, metadata, lambda rows: ~_find(one, rows, wanted))
     return metadata
-
-
-def _write_parquet(hidden: HiddenFile, one: LandedOne, wanted: SoughtRecords, metadata: FileMetadata) -> None:
-    with pq.ParquetFile(one.content.path, page_checksum_verification=True) as parquet:
-        schema = parquet.schema_arrow.remove_metadata()
-        groups = (
-            parquet.read_row_group(number, use_threads=False).replace_schema_metadata(None)
-            for number in range(parquet.num_row_groups)
-        )
-        writer: pq.ParquetWriter | None = None
-        codec = ParquetCodec(_compression(parquet.metadata))
-        for group in groups:
-            [rows] = group.select(_SEARCHED).combine_chunks().to_batches() or [None]
-            if rows is None:
-                continue
-            left = group.filter(pa.array(~_find(one, rows, wanted)))
-            if len(left):
-                writer = writer or make_writer(hidden, left, codec, schema=schema)
-                writer.write_table(left, row_group_size=len(left))
-        writer = writer or make_writer(hidden, schema.empty_table(), codec, schema=schema)
-        writer.add_key_value_metadata({FOOTER_KEY: metadata.encode()})
-        writer.close()
-
-
-def _compression(metadata: pq.FileMetaData) -> Compression:
-    if not metadata.num_row_groups:
-        return "zstd"
-    return _CODECS.get(metadata.row_group(0).column(0).compression, "zstd")
-
-
-def _write_lines(hidden: HiddenFile, one: LandedOne, wanted: SoughtRecords) -> None:
-    """Write the lines that stay, a member or frame for each piece that is read."""
-    compression = find_line_compression(one.extension)
-    assert compression is not None
-    for piece, rows in read_pieces(one.content):
-        lines = [line + b"\n" for line in piece.removesuffix(b"\n").split(b"\n")]
-        if len(lines) != len(rows):
-            raise DamagedFile(one.content.path, f"holds {len(lines)} lines with {len(rows)} records")
-        left = [line for line, erased in zip(lines, _find(one, rows, wanted).tolist(), strict=True) if not erased]
-        for data in left if compression == "none" else compress_lines(compression, left) if left else ():
-            hidden.write(data)
-    if compression != "none" and not hidden.size:
-        for data in compress_lines(compression, []):  # nothing at all is no gzip file
-            hidden.write(data)

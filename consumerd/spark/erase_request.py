@@ -18,18 +18,18 @@ from consumerd.config.pipeline import Erase
 from consumerd.errors import ConfigError
 from consumerd.model import find_topic_fault
 
-_DIGESTS: Final = 1000
-"""Limit of the digests that a report lists."""
+_MAX_REPORTED_DIGESTS: Final = 1000
+"""Limit of the key digests that a report lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureRequest:
-    """The records to erase.
+    """Request of the job ``erase``: a topic, and keys or a predicate.
 
     Attributes:
-        keys: as bytes; empty for a predicate.
-        where: a predicate of Spark SQL, None for keys.
-        source: the table that the predicate's columns are of.
+        keys: keys as bytes; empty for a predicate.
+        where: predicate in Spark SQL; None for keys.
+        source: table whose columns the predicate uses.
     """
 
     topic: str
@@ -39,22 +39,22 @@ class ErasureRequest:
 
     @property
     def key_array(self) -> pa.Array:
-        """The keys as Arrow."""
+        """The keys as an Arrow array."""
         return pa.array(self.keys, pa.binary())
 
     def describe(self) -> dict[str, object]:
-        """Return the request as a report shows it: keys by their SHA-256."""
+        """Return the request for a report, without keys: only their SHA-256."""
         if self.where is not None:
             return {"where": self.where, "in": self.source}
         digests = sorted(hashlib.sha256(key).hexdigest() for key in self.keys)
-        return {"keys": len(digests), "sha256": digests[:_DIGESTS]}
+        return {"keys": len(digests), "sha256": digests[:_MAX_REPORTED_DIGESTS]}
 
 
 def read_request(erase: Erase, *, declared: bool) -> ErasureRequest:
-    """Return the request that the settings make.
+    """Return the request of the job ``erase`` that the settings make.
 
     Args:
-        declared: the topic is declared under silver.
+        declared: True if the topic is declared under ``pipeline.silver``.
 
     Raises ConfigError.
     """
@@ -87,6 +87,7 @@ def _read_keys(erase: Erase) -> Iterator[bytes]:
 
 
 def _read_file(path: Path, *, are_hex: bool) -> Iterator[bytes]:
+    """Yield the keys of a file, one per line. Raises ConfigError."""
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:

@@ -1,49 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Search for records in a table's files, and removal of them, in Spark's tasks.
+"""Searches a table's files for records, and removes records from them, in Spark's tasks.
 
-Files are read with pyarrow: identities, and the key where it is searched for. A file that holds wanted records is
-written anew without them. A commit replaces a bounded number of files: a run that dies has done a part, and the next
-run finds what is left.
+Tasks read the files with pyarrow: the columns of identities, and the key if it is searched for. A file with wanted
+records is replaced by a new file without them. Each commit replaces a limited number of files. If a run dies, its
+commits stay, and the next run finds the remaining records.
 """
 
 from __future__ import annotations
 
-import json
+import functools
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
-from pyspark import TaskContext
+import pyarrow.compute as pc
 
-from consumerd.spark.identities import DDL, SCHEMA, Identities
-from consumerd.spark.table.commit import DataFile, Operation, encode_file, files_of, rows_of
-from consumerd.spark.table.errors import TableConflict, TableError
-from consumerd.spark.table.files import parse_written
+from consumerd.spark.identities import COLUMNS, DDL, SCHEMA, Identities, Mask
+from consumerd.spark.table.commit import DataFile, Operation, cut_files, files_of, rows_of
+from consumerd.spark.table.errors import TableError
+from consumerd.spark.table.files import REPLACED, encode_replaced, parse_replaced
 from consumerd.spark.table.parquet_files import FileSettings
-from consumerd.spark.table.rewriting import rewrite_without
+from consumerd.spark.table.rewriting import RowNumbers, rewrite_without
 from consumerd.spark.table.snapshot import Snapshot
-from consumerd.spark.table.transaction import Table, Transaction
-from consumerd.spark.wanted import SoughtRecords, read_wanted
+from consumerd.spark.table.task_rows import read_row_groups
+from consumerd.spark.table.transaction import Table, Transaction, retry_conflicts
+from consumerd.spark.tasks import deal, find_task, run_shares
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+NO_IDENTITIES: Final = Identities({})
+"""Empty set of record identities."""
+_KEY: Final = "key"
 JOB: Final = "erase"
+"""Name of the job in the table's commits."""
 UNREADABLE: Final = -1
-_TRIES: Final = 3
-_FILES_A_COMMIT: Final = 256
-_BYTES_A_COMMIT: Final = 4 << 30
-_TASKS_A_CORE: Final = 2
-_COUNTED: Final = "path string, rows bigint"
-_REWRITTEN: Final = "replaced string, file string, rows bigint"
+"""Replaces the number of wanted rows, for a file that cannot be searched."""
+_MAX_FILES_PER_COMMIT: Final = 256
+"""Limit of the files that one commit replaces."""
+_MAX_BYTES_PER_COMMIT: Final = 4 << 30
+"""Limit of the bytes of files that one commit replaces.
 
-Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-TaskMaker = Callable[[list[list[str]]], Task]
-"""Makes a task of the paths of each of Spark's partitions."""
+A larger file has a commit of its own.
+"""
+_COUNTED: Final = "path string, rows bigint"
+"""Schema of the rows that counting tasks return."""
+_REWRITTEN: Final = f"{REPLACED}, rows bigint"
+"""Schema of the rows that rewriting tasks return; ``rows`` is the number of removed rows."""
+
+Task = Callable[[Sequence[Path]], Iterator[pa.RecordBatch]]
+"""Function of a Spark task that works on some of the files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +62,10 @@ class Removal:
 
     Attributes:
         rows: number of rows removed.
-        files: number of files that were replaced.
-        restored: rows that took the place of removed ones (``latest``).
-        versions: commits, in their order.
+        files: number of files replaced.
+        restored: number of rows put back into the table ``latest``, which has one row for each key: an older record of
+            the key takes the place of the removed one. 0 for other tables.
+        versions: versions of the commits, ascending.
     """
 
     rows: int = 0
@@ -72,29 +83,34 @@ class Removal:
 
 
 def files_of_topic(table: Table, snapshot: Snapshot, topic: str) -> tuple[DataFile, ...]:
-    """Return a topic's files; all files of a table that is one topic's own."""
+    """Return the files of a table that may have a topic's records.
+
+    These are all files if the table has one topic only.
+    """
     files = snapshot.files.values()
     return files_of(files, topic) if table.record.partition_by[:1] == ("topic",) else tuple(files)
 
 
 def find_identities(spark: SparkSession, paths: Sequence[Path], wanted: SoughtRecords, *, limit: int) -> pa.Table:
-    """Return the identities of wanted rows, maybe some more than once.
+    """Return the identities of wanted records in Parquet files.
+
+    An identity is incarnation, broker, partition, offset and index. One may occur more than once.
 
     Args:
         paths: Parquet files.
-        limit: of the rows returned.
+        limit: largest number of returned rows.
     """
-    rows = _run(spark, paths, _make_finder(wanted), DDL)
-    return SCHEMA.empty_table() if rows is None else rows.limit(limit).toArrow().cast(SCHEMA)
+    rows = _run_tasks(spark, paths, functools.partial(_find, wanted), DDL)
+    return rows.limit(limit).toArrow().cast(SCHEMA)
 
 
 def count_wanted(spark: SparkSession, paths: Sequence[Path], wanted: SoughtRecords) -> Mapping[str, int]:
-    """Return the number of wanted rows by path, of the files that have any.
+    """Return the number of wanted rows by path, for files that have any.
 
-    It is ``UNREADABLE`` for damaged files and those without the columns.
+    It is -1 (``UNREADABLE``) for a damaged file and for a file without the searched columns.
     """
-    rows = _run(spark, paths, _make_counter(wanted), _COUNTED)
-    return {} if rows is None else {row["path"]: row["rows"] for row in rows.collect()}
+    rows = _run_tasks(spark, paths, functools.partial(_count, wanted), _COUNTED)
+    return {row["path"]: row["rows"] for row in rows.collect()}
 
 
 def remove_rows(
@@ -103,10 +119,11 @@ def remove_rows(
     """Remove records of a topic from a table.
 
     Args:
-        counted_by: key of the table's progress that counts removed rows.
-        settings: of the new files; their bounds are those of the replaced ones.
+        identities: the records to remove.
+        counted_by: key under which the table's log counts the removed rows.
+        settings: settings of the new files, except for bounds, which they take from the replaced files.
 
-    Raises TableConflict if other jobs keep replacing the same files, TableError, OSError, and what Spark raises.
+    Raises TableConflict if other jobs keep replacing the same files, TableError, OSError, and Spark's exceptions.
     """
 
     def rewrite(transaction: Transaction, part: Sequence[DataFile]) -> Removal:
@@ -127,32 +144,23 @@ def remove_in_parts(
     operation: Operation,
     rewrite: Callable[[Transaction, Sequence[DataFile]], Removal],
 ) -> Removal:
-    """Call ``rewrite`` with parts of the files that may hold identities, each in a transaction.
+    """Call ``rewrite`` for groups of files, each in a transaction of its own.
 
-    Raises TableConflict if other jobs keep replacing the same files, and what ``rewrite`` raises.
+    The files are those that may have some of the records ``identities``. Returns the sum of the results.
+
+    Raises TableConflict if other jobs keep replacing the same files, and the exceptions of ``rewrite``.
     """
-    done = Removal()
-    conflicts = 0
-    while True:
-        files = files_of_topic(table, table.snapshot(), topic)
-        try:
-            for part in _parts([file for file in files if identities.may_be_in(file)]):
-                with table.begin(plan=f"{JOB}:{uuid.uuid4().hex}", job=JOB, operation=operation) as transaction:
-                    _check_base(transaction, part)
-                    done += rewrite(transaction, part)
-        except TableConflict:
-            conflicts += 1
-            if conflicts == _TRIES:
-                raise
-            continue
-        return done
+    done: list[Removal] = []
 
+    def remove() -> None:
+        files = [file for file in files_of_topic(table, table.snapshot(), topic) if identities.may_be_in(file)]
+        for part in cut_files(files, _MAX_BYTES_PER_COMMIT, most_files=_MAX_FILES_PER_COMMIT):
+            with table.begin(plan=f"{JOB}:{uuid.uuid4().hex}", job=JOB, operation=operation) as transaction:
+                transaction.expect(part)
+                done.append(rewrite(transaction, part))
 
-def _check_base(transaction: Transaction, files: Iterable[DataFile]) -> None:
-    """Raise TableConflict if another job has replaced files since they were chosen."""
-    gone = [file.path for file in files if file.path not in transaction.base.files]
-    if gone:
-        raise TableConflict(f"{transaction.table.path / gone[0]} was replaced by another job meanwhile; run it again")
+    retry_conflicts(remove)
+    return sum(done, Removal())
 
 
 def rewrite_files(
@@ -162,15 +170,17 @@ def rewrite_files(
     identities: Identities,
     settings: FileSettings,
 ) -> Removal:
-    """Write files anew without some records, and have the transaction replace those that had any."""
+    """Replace the files that have some of these records by files without them.
+
+    The transaction is not committed.
+    """
     by_path = {file.path: file for file in files}
     table = transaction.table
     task = _make_rewriter(transaction, by_path, identities, settings)
-    found = _run(spark, [Path(path) for path in by_path], task, _REWRITTEN)
-    rows = [] if found is None else found.collect()
-    replaced = [by_path[path] for path in {row["replaced"] for row in rows}]
-    new = [parse_written(row["file"]) for row in rows if row["file"] is not None]
-    removed = sum(row["rows"] for row in rows)
+    rows = _run_tasks(spark, [Path(path) for path in by_path], task, _REWRITTEN).collect()
+    paths, new = parse_replaced(rows)
+    replaced = [by_path[path] for path in paths]
+    removed = sum(row["rows"] or 0 for row in rows)
     if rows_of(replaced) - rows_of(new) != removed:
         raise TableError(
             f"{table.path}: {len(replaced)} files have {rows_of(replaced)} rows by the log, of which {removed} were to "
@@ -181,67 +191,84 @@ def rewrite_files(
     return Removal(rows=removed, files=len(replaced))
 
 
-def _parts(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
-    part: list[DataFile] = []
-    size = 0
-    for file in files:
-        if part and (len(part) == _FILES_A_COMMIT or size + file.size > _BYTES_A_COMMIT):
-            yield part
-            part, size = [], 0
-        part.append(file)
-        size += file.size
-    if part:
-        yield part
+# -- search
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoughtRecords:
+    """Records to find: those with some identities, and those with one of some keys.
+
+    An identity is incarnation, broker, partition, offset and index of a record.
+
+    Attributes:
+        identities: identities of the topic's records.
+        keys: keys with the type of the searched column ``key``: bytes, or decoded values. None to search by identity
+            only.
+    """
+
+    identities: Identities = NO_IDENTITIES
+    keys: pa.Array | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns that the search reads."""
+        return [*COLUMNS] if self.keys is None else [*COLUMNS, _KEY]
+
+    def find(self, rows: pa.Table) -> Mask:
+        """Return a mask of rows: True for each of these records."""
+        found = self.identities.find(rows)
+        return found if self.keys is None else found | find_keys(rows[_KEY], self.keys)
+
+
+def find_keys(column: pa.Array | pa.ChunkedArray, keys: pa.Array) -> Mask:
+    """Return a mask of a column's keys that are among ``keys``. Null matches no key."""
+    if pa.types.is_nested(column.type):
+        # Arrow's is_in does not support structs
+        known = {repr(key) for key in keys.to_pylist() if key is not None}
+        return np.fromiter((repr(key) in known for key in column.to_pylist()), np.bool_, len(column))
+    return np.asarray(pc.is_in(column, value_set=keys.drop_null().cast(column.type)))
+
+
+def read_wanted(path: Path, wanted: SoughtRecords) -> Iterator[tuple[pa.Table, RowNumbers]]:
+    """Yield the identities and row numbers of a file's wanted rows, by row groups.
+
+    Row numbers count from 0 in the file. Raises OSError, ArrowException.
+    """
+    first = 0
+    for rows in read_row_groups(path, wanted.columns):
+        found = np.flatnonzero(wanted.find(rows))
+        if len(found):
+            yield rows.select(COLUMNS).take(pa.array(found)), found + first
+        first += len(rows)
 
 
 # -- tasks
 
 
-def _run(spark: SparkSession, paths: Sequence[Path], task: TaskMaker, schema: str) -> DataFrame | None:
-    """Return the frame of a task's results over files, None without files."""
-    if not paths:
-        return None
-    count = min(len(paths), _TASKS_A_CORE * spark.sparkContext.defaultParallelism)
-    groups = [[str(path) for path in paths[place::count]] for place in range(count)]
-    return spark.range(0, count, 1, count).mapInArrow(task(groups), schema)
+def _run_tasks(spark: SparkSession, paths: Sequence[Path], task: Task, schema: str) -> DataFrame:
+    """Return the DataFrame of a task's results over files."""
+    return run_shares(spark, deal(spark, paths), task, schema) if paths else spark.createDataFrame([], schema)
 
 
-def _own(groups: list[list[str]], batches: Iterable[pa.RecordBatch]) -> list[str]:
-    """Return the paths of this task. Its input rows have no meaning."""
-    for _ in batches:
-        pass
-    context = TaskContext.get()
-    assert context is not None  # this runs in tasks only
-    return groups[context.partitionId()]
+def _find(wanted: SoughtRecords, paths: Sequence[Path]) -> Iterator[pa.RecordBatch]:
+    """Yield the identities of wanted rows."""
+    for path in paths:
+        for rows, _ in read_wanted(path, wanted):
+            yield from rows.cast(SCHEMA).combine_chunks().to_batches()
 
 
-def _make_finder(wanted: SoughtRecords) -> TaskMaker:
-    def of(groups: list[list[str]]) -> Task:
-        def find(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for path in _own(groups, batches):
-                for rows, _ in read_wanted(Path(path), wanted):
-                    yield from rows.cast(SCHEMA).combine_chunks().to_batches()
-
-        return find
-
-    return of
+def _count(wanted: SoughtRecords, paths: Sequence[Path]) -> Iterator[pa.RecordBatch]:
+    """Yield path and number of wanted rows, or ``UNREADABLE``, of files with any."""
+    for path in paths:
+        if rows := _count_rows(path, wanted):
+            yield pa.RecordBatch.from_pydict({"path": [str(path)], "rows": [rows]})
 
 
-def _make_counter(wanted: SoughtRecords) -> TaskMaker:
-    def of(groups: list[list[str]]) -> Task:
-        def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for path in _own(groups, batches):
-                rows = _count(Path(path), wanted)
-                if rows:
-                    yield pa.RecordBatch.from_arrays([pa.array([path]), pa.array([rows])], names=["path", "rows"])
+def _count_rows(path: Path, wanted: SoughtRecords) -> int:
+    """Return the number of wanted rows in a file, or ``UNREADABLE``.
 
-        return count
-
-    return of
-
-
-def _count(path: Path, wanted: SoughtRecords) -> int:
-    """Return the number of wanted rows in a file, 0 if it has gone, or ``UNREADABLE``."""
+    A file that has been removed has none.
+    """
     try:
         return sum(len(numbers) for _, numbers in read_wanted(path, wanted))
     except FileNotFoundError:
@@ -252,39 +279,29 @@ def _count(path: Path, wanted: SoughtRecords) -> int:
 
 def _make_rewriter(
     transaction: Transaction, files: Mapping[str, DataFile], identities: Identities, settings: FileSettings
-) -> TaskMaker:
-    home, staging, attempt = str(transaction.table.path), str(transaction.staging), transaction.attempt
+) -> Task:
+    """Return the task that rewrites files, given by their paths in the table."""
+    home, staging, attempt = transaction.table.path, transaction.staging, transaction.attempt
     partition_by = transaction.table.record.partition_by
     wanted = SoughtRecords(identities=identities)
 
-    def of(groups: list[list[str]]) -> Task:
-        def rewrite(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            own = _own(groups, batches)
-            context = TaskContext.get()
-            task = 0 if context is None else context.taskAttemptId()
-            for number, path in enumerate(own):
-                source, file = Path(home) / path, files[path]
-                found = [numbers for _, numbers in read_wanted(source, wanted)]
-                if not found:
-                    continue
-                rows = np.concatenate(found)
-                new = rewrite_without(
-                    source,
-                    rows,
-                    staging=Path(staging),
-                    prefix=f"{attempt}-{task:05d}-{number:05d}",
-                    partition_by=partition_by,
-                    values=file.values,
-                    settings=replace(settings, bounds=tuple(sorted(file.bounds))),
-                )
-                texts: list[str | None] = [json.dumps(encode_file(one)) for one in new]
-                texts = texts or [None]  # no row is left
-                counts = [len(rows), *([0] * (len(texts) - 1))]
-                yield pa.RecordBatch.from_arrays(
-                    [pa.array([path] * len(texts)), pa.array(texts, pa.string()), pa.array(counts)],
-                    names=["replaced", "file", "rows"],
-                )
+    def rewrite(paths: Sequence[Path]) -> Iterator[pa.RecordBatch]:
+        task = find_task()
+        for number, path in enumerate(paths):
+            source, file = home / path, files[str(path)]
+            found = [numbers for _, numbers in read_wanted(source, wanted)]
+            if not found:
+                continue
+            rows = np.concatenate(found)
+            new = rewrite_without(
+                source,
+                rows,
+                staging=staging,
+                prefix=f"{attempt}-{task:05d}-{number:05d}",
+                partition_by=partition_by,
+                values=file.values,
+                settings=replace(settings, bounds=tuple(sorted(file.bounds))),
+            )
+            yield encode_replaced(file.path, new, rows=pa.scalar(len(rows), pa.int64()))
 
-        return rewrite
-
-    return of
+    return rewrite

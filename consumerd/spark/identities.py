@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sets of record identities of one topic: incarnation, broker, partition, offset, index.
 
-Held as sorted arrays by log, 12 bytes a record, and matched against rows as arrays. Pickled into Spark's tasks.
+A set has sorted arrays for each log (partition of one incarnation), 12 bytes per record, and is matched against whole
+columns of rows. It is pickled into Spark's tasks.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SCHEMA: Final = pa.schema(
     ]
 )
 DDL: Final = "incarnation string, broker int, partition int, offset bigint, index int"
-"""The same columns in Spark's notation."""
+"""The columns of ``SCHEMA`` in Spark's notation."""
 
 Offsets = npt.NDArray[np.int64]
 Indexes = npt.NDArray[np.int32]
@@ -36,7 +37,10 @@ Mask = npt.NDArray[np.bool_]
 
 
 class LogKey(NamedTuple):
-    """A log of the topic. ``broker`` is None except for partitions of Kafka 0.7."""
+    """A log: one partition of one incarnation of the topic.
+
+    ``broker`` is None except for partitions of Kafka 0.7.
+    """
 
     incarnation: str
     broker: int | None
@@ -45,37 +49,43 @@ class LogKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogRows:
-    """Records of one log, ascending by offset and index."""
+    """Offsets and indexes of records of one log, ascending."""
 
     offsets: Offsets
     indexes: Indexes
 
     def find(self, offsets: Offsets, indexes: Indexes) -> Mask:
-        """Return, for each row, whether it is one of these records."""
+        """Return a mask of rows, given by offset and index: True for these records."""
         first = np.searchsorted(self.offsets, offsets, side="left")
         behind = np.searchsorted(self.offsets, offsets, side="right")
         found = np.zeros(len(offsets), np.bool_)
-        # more than one record has an offset only in message sets of 0.7
+        # one round, except for compressed message sets of Kafka 0.7, whose records share an offset
         for step in range(int((behind - first).max(initial=0))):
             place = np.minimum(first + step, len(self.offsets) - 1)
             found |= (first + step < behind) & (self.indexes[place] == indexes)
         return found
 
     def touches(self, low: int, high: int) -> bool:
-        """Tell whether a record's offset is within ``[low, high]``."""
+        """Return True if a record's offset is within ``[low, high]``."""
         place = int(np.searchsorted(self.offsets, low, side="left"))
         return place < len(self.offsets) and int(self.offsets[place]) <= high
 
 
 @dataclass(frozen=True, slots=True)
 class Identities:
-    """Identities by log."""
+    """Set of identities of one topic's records, by log (partition of one incarnation).
+
+    An identity is incarnation, broker, partition, offset, and index among the records with that offset.
+    """
 
     logs: Mapping[LogKey, LogRows]
 
     @classmethod
     def of(cls, rows: pa.Table) -> Identities:
-        """Make a set of rows with ``COLUMNS``, in any order and perhaps more than once."""
+        """Make a set of identities from a table of records; duplicates are dropped.
+
+        The table has the columns incarnation, broker, partition, offset and index.
+        """
         by_log = rows.group_by(list(COLUMNS[:3])).aggregate([("offset", "list"), ("index", "list")])
         logs = {}
         for place in range(len(by_log)):
@@ -92,7 +102,7 @@ class Identities:
         return sum(len(rows.offsets) for rows in self.logs.values())
 
     def find(self, rows: pa.Table | pa.RecordBatch) -> Mask:
-        """Return, for each row, whether its identity is in the set."""
+        """Return a mask of rows: True for each whose identity is in the set."""
         found = np.zeros(len(rows), np.bool_)
         there = set(pc.unique(rows["partition"]).to_pylist())
         offsets, indexes = (np.asarray(pc.fill_null(rows[name], -1)) for name in COLUMNS[3:])
@@ -109,7 +119,10 @@ class Identities:
         return found
 
     def may_be_in(self, file: DataFile) -> bool:
-        """Tell by its bounds if a file may hold one of these records; one without bounds may."""
+        """Return False if a table file's bounds exclude all records of the set.
+
+        A file without bounds, of another writer, may have any record.
+        """
         partitions, offsets = file.bounds.get("partition"), file.bounds.get("offset")
         return any(
             (partitions is None or int(partitions.low) <= key.partition <= int(partitions.high))
@@ -118,7 +131,7 @@ class Identities:
         )
 
     def tables(self) -> Iterator[pa.Table]:
-        """Yield the identities as tables, one a log."""
+        """Yield the identities as tables, one per log."""
         for key, records in self.logs.items():
             count = len(records.offsets)
             columns = [

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface of the pipeline's jobs: names, arguments, results.
 
-Each job is a module of this package with a function ``run`` of the type :data:`Run`. It asks for the Spark session only
-when it needs it: a session takes five seconds to start, and an audit of names needs none. It raises ``ConfigError`` for
-wrong settings (exit code 2) and another ``ConsumerdError`` for failures (exit code 1). Gaps or bad records are no
-errors but findings of its summary.
+Each job is a module of this package with a function ``run`` of the type :data:`Run`. It gets a function that returns
+the Spark session, and calls it only when needed: starting a session takes five seconds, and some runs need none. A job
+raises ``ConfigError`` for wrong settings (exit code 2), and another ``ConsumerdError`` for failures (exit code 1).
+Problems of the data, such as gaps or bad records, are not errors but findings of its summary.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ JOBS: Final[Mapping[JobName, str]] = {
     JobName("erase"): "remove the records of a key or a predicate from all tables and landed files, and prove it",
     JobName("replay"): "send a range of bronze, or the quarantine, back into a topic",
 }
-"""Every job, and what it does in a line. Each is the module of that name."""
+"""Help text of every job. A job is the module of that name."""
 
 COMMANDS: Final[Mapping[JobName, str]] = {
     JobName("describe"): "say what the tables have: versions, rows, files, columns",
@@ -44,12 +44,12 @@ COMMANDS: Final[Mapping[JobName, str]] = {
     JobName("vacuum"): "remove files and commits that no version of the last while needs, without compacting",
     JobName("restore"): "go back to an earlier version of a table, by a commit like others",
 }
-"""Commands over tables, and what each does in a line. All are in ``table_commands``."""
+"""Help text of every command over tables. All are in ``table_commands``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrintedTable:
-    """Something to print: a heading and rows of what ``str`` makes readable."""
+    """A table for people: a title, column names and rows. Values are printed with ``str``."""
 
     title: str
     heads: tuple[str, ...]
@@ -58,11 +58,12 @@ class PrintedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Result of a run.
+    """Result of a job or command: numbers, findings, notes, tables.
 
     Attributes:
         numbers: keys of the JSON summary, printed in their order: counts, seconds (``_s``), bytes (``_bytes``), texts.
-        findings: sentences that name topic, partition, offset or file. Any finding makes the exit code 1.
+        findings: problems, each a sentence that names topic, partition, offset or file. Any finding makes the exit code
+            1.
         notes: sentences that need no action.
         tables: printed for people only.
         details: further keys of the JSON summary.
@@ -77,18 +78,18 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRequest:
-    """Arguments of a command over tables.
+    """Arguments of a command over tables, such as ``vacuum``.
 
     Attributes:
         table: name or folder; None for all tables.
-        version: None for the newest.
+        version: version of the table; None for the newest.
         limit: number of versions to list.
-        dry_run: change nothing.
-        purge: records that are removed from the quarantine: those that were replayed, or all; None for none.
-        topic: of the quarantine, only this topic's records.
-        cause: of the quarantine, only records with this cause.
-        before: of the quarantine, only records that landed earlier.
-        older_than_ms: the same by the age.
+        dry_run: True to change nothing.
+        purge: records to remove from the quarantine: replayed ones, or all; None for none.
+        topic: only this topic's records of the quarantine; None for all topics.
+        cause: only records of the quarantine with this cause; None for all causes.
+        before: only records of the quarantine that landed before this time; None for all.
+        older_than_ms: only records of the quarantine that landed at least this number of ms ago; None for all.
     """
 
     table: str | None = None
@@ -103,30 +104,36 @@ class TableRequest:
 
 
 class Progress(Protocol):
-    """Receives a job's progress. Calls are cheap, and made from the thread that runs the job."""
+    """Receives a job's progress.
+
+    Calls are cheap, and made from the thread that runs the job.
+    """
 
     def step(self, what: str) -> None:
         """Report the step that begins now, such as ``reading the footers of 120 files``."""
 
     def done(self, count: int, of: int, what: str) -> None:
-        """Report how much of the step is done, such as 40 of 120 ``files``."""
+        """Report the finished part of a step, such as 40 of 120 ``files``."""
 
 
 class Silent:
-    """Progress that is not shown."""
+    """Receiver of a job's progress that shows nothing."""
 
     def step(self, what: str) -> None:
-        """Do nothing."""
+        """Do nothing with the name of a step."""
 
     def done(self, count: int, of: int, what: str) -> None:
-        """Do nothing."""
+        """Do nothing with the finished part of a step."""
 
 
 Sessions = Callable[[], "SparkSession"]
-"""Gives the session, and starts it when it is asked for the first time. Raises ConfigError (no pyspark, no Java)."""
+"""Function that returns the Spark session, and starts it at the first call.
+
+Raises ConfigError (no pyspark, no Java).
+"""
 
 Run = Callable[[Sessions, JobSettings, Progress], Summary]
-"""A job: ``run(spark, settings, progress)``; ``spark()`` is the session."""
+"""A job: ``run(spark, settings, progress)``, where ``spark()`` is the session."""
 
 
 Command = Callable[[JobName, JobSettings, TableRequest], Summary]
@@ -134,12 +141,18 @@ Command = Callable[[JobName, JobSettings, TableRequest], Summary]
 
 
 def load_job(name: JobName) -> Run:
-    """Return the function of a job; loads what it needs. Raises ConfigError where that is not installed."""
+    """Import a job's module and return the function that runs it.
+
+    Raises ConfigError if a package it needs is missing.
+    """
     return cast("Run", _load(name, name))
 
 
 def load_commands(name: JobName) -> Command:
-    """Return the function of all commands over tables. Raises ConfigError where what ``name`` needs is not installed."""
+    """Import the commands over tables, such as ``vacuum``; return the function that runs them.
+
+    Raises ConfigError, which names the command, if a package it needs is missing.
+    """
     return cast("Command", _load("table_commands", name))
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of jobs: a text file for Prometheus's node_exporter, or a Pushgateway, after each run.
+"""Metrics of jobs, written after each run for Prometheus.
 
-A job is no server that could be scraped. Each run writes the same series, with the time of the last success among them,
-so that an alert can tell a job that fails from one that nobody starts any more.
+They go to a text file for node_exporter, to a Pushgateway, or to both: a job does not live long enough to be scraped.
+Each run writes the same series. The time of the last success is kept over failed runs, so that an alert can tell a job
+that fails from one that is no longer started.
 """
 
 from __future__ import annotations
@@ -18,8 +19,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from consumerd.config.job import QUARANTINE, JobSettings, TableName
 from consumerd.errors import ConfigError, ConsumerdError
+from consumerd.landing.coverage import Coverage
+from consumerd.landing.footers import read_new
+from consumerd.landing.plan import plan_landing
+from consumerd.landing.ranges import EMPTY
+from consumerd.landing.scan import scan_landing
 from consumerd.spark.job import JobName, Summary
-from consumerd.spark.landing_lag import find_landing_lag
 from consumerd.spark.quarantine_rows import count_replayed
 from consumerd.spark.silver_progress import bronze_source, rows_behind
 from consumerd.spark.table.commit import LOG_FOLDER
@@ -27,18 +32,19 @@ from consumerd.spark.table.snapshot import Snapshot
 from consumerd.spark.table.transaction import Table, find_table
 
 PUSH_JOB: Final = "consumerd-spark"
-"""The Pushgateway's group of all our series; ``job_name`` and ``group`` divide it."""
+"""Name of the Pushgateway job of all series. ``LABELS`` are its grouping key."""
 _LAST_SUCCESS: Final = "consumerd_job_last_success_timestamp_seconds"
 _PUSH_TIMEOUT_S: Final = 10.0
+"""Time limit of a push, in seconds."""
 
 _TABLES: Final[Mapping[str, tuple[TableName, ...]]] = {
     "bronze": ("bronze",),
     "silver": ("silver", "latest", "quarantine"),
     "stats": ("stats",),
 }
-"""Tables that each job fills."""
+"""Tables that each job writes."""
 LABELS: Final = ("job_name", "group")
-"""Labels of all series: the job, and the daemons' group whose files it works on."""
+"""Labels of all series: the job, and the consumer group whose landed files it reads."""
 SERIES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "consumerd_job_last_run_timestamp_seconds": ("When the job ended last, in seconds since the epoch.", ()),
     _LAST_SUCCESS: ("When it last ended with exit code 0 or with findings; absent until it did.", ()),
@@ -65,7 +71,13 @@ SERIES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnd:
-    """How a run ended. ``summary`` is None if it failed. Times in seconds, ``at_s`` since the epoch."""
+    """End of a job's run: duration, time, result.
+
+    Attributes:
+        seconds: duration of the run.
+        at_s: wall clock at the end, in seconds since the epoch.
+        summary: result; None if the run failed.
+    """
 
     job: JobName
     exit_code: int
@@ -75,17 +87,21 @@ class JobEnd:
 
 
 def report_metrics(settings: JobSettings, end: JobEnd) -> None:
-    """Write and push the metrics of a run, as the settings say. Raises ConsumerdError, OSError."""
+    """Write and push the metrics of a job's run, as the settings say.
+
+    Raises ConsumerdError, OSError.
+    """
     metrics = settings.pipeline.metrics
     if metrics.folder is None and metrics.push_gateway is None:
         return
     group = "" if settings.group is None else settings.group.id
-    registry, gauges = _make_gauges(end.job, group)
-    _note_run(gauges, end)
-    for name, table in _tables_of(settings, end.job):
-        _note_table(gauges, settings, name, table)
+    registry = CollectorRegistry()
+    gauges = _Gauges(registry, end.job, group)
+    _set_run_gauges(gauges, end)
+    for name, table in _find_written_tables(settings, end.job):
+        _set_table_gauges(gauges, settings, name, table)
         if name == "bronze":
-            _note_landing(gauges, settings, table)
+            _set_landing_gauges(gauges, settings, table)
     if metrics.folder is not None:
         _write(metrics.folder, registry, gauges, end.job, group)
     if metrics.push_gateway is not None:
@@ -93,7 +109,7 @@ def report_metrics(settings: JobSettings, end: JobEnd) -> None:
 
 
 class _Gauges:
-    """Gauges of one run: ``set(name, value, label values...)``. Series without a value are absent."""
+    """Gauges of one run. A series without a value is absent."""
 
     def __init__(self, registry: CollectorRegistry, job: JobName, group: str) -> None:
         self._registry = registry
@@ -101,18 +117,18 @@ class _Gauges:
         self._made: dict[str, Gauge] = {}
 
     def set(self, name: str, value: float, *labels: str) -> None:
+        """Set a gauge.
+
+        Args:
+            labels: values of its own labels, besides ``LABELS``.
+        """
         if name not in self._made:
             text, names = SERIES[name]
             self._made[name] = Gauge(name, text, (*LABELS, *names), registry=self._registry)
         self._made[name].labels(*self._own, *labels).set(value)
 
 
-def _make_gauges(job: JobName, group: str) -> tuple[CollectorRegistry, _Gauges]:
-    registry = CollectorRegistry()
-    return registry, _Gauges(registry, job, group)
-
-
-def _note_run(gauges: _Gauges, end: JobEnd) -> None:
+def _set_run_gauges(gauges: _Gauges, end: JobEnd) -> None:
     gauges.set("consumerd_job_last_run_timestamp_seconds", end.at_s)
     gauges.set("consumerd_job_exit_code", end.exit_code)
     gauges.set("consumerd_job_duration_seconds", end.seconds)
@@ -125,18 +141,21 @@ def _note_run(gauges: _Gauges, end: JobEnd) -> None:
             gauges.set("consumerd_job_result", value, key)
 
 
-def _tables_of(settings: JobSettings, job: JobName) -> Iterator[tuple[str, Table]]:
-    """Yield the tables that a job writes to. Others would be in two files, which node_exporter refuses."""
+def _find_written_tables(settings: JobSettings, job: JobName) -> Iterator[tuple[str, Table]]:
+    """Yield the tables that a job writes.
+
+    Tables of other jobs are in those jobs' files: node_exporter refuses a series that is in two files.
+    """
     try:
         folders = settings.tables(_TABLES.get(job, ()))
     except ConfigError:
-        return  # the job has failed for that reason
+        return  # settings without a place for tables: the job itself has failed for that reason
     for name, folder in folders.items():
         if (table := find_table(folder)) is not None:
             yield name, table
 
 
-def _note_table(gauges: _Gauges, settings: JobSettings, name: str, table: Table) -> None:
+def _set_table_gauges(gauges: _Gauges, settings: JobSettings, name: str, table: Table) -> None:
     snapshot = table.snapshot()
     log = table.path / LOG_FOLDER
     gauges.set("consumerd_table_version", snapshot.version, name)
@@ -155,6 +174,7 @@ def _note_table(gauges: _Gauges, settings: JobSettings, name: str, table: Table)
 
 
 def _count_behind(settings: JobSettings, topic: str, silver: Snapshot) -> int | None:
+    """Count the rows of bronze that silver has not decoded; None without tables."""
     bronze, quarantine = find_table(settings.folder("bronze")), find_table(settings.folder("quarantine"))
     if bronze is None or quarantine is None:
         return None
@@ -162,22 +182,48 @@ def _count_behind(settings: JobSettings, topic: str, silver: Snapshot) -> int | 
     return max(0, rows_behind(topic, source, bronze.snapshot(), silver, quarantine.snapshot()))
 
 
-def _note_landing(gauges: _Gauges, settings: JobSettings, bronze: Table) -> None:
-    """Set the series of landed files.
+def _set_landing_gauges(gauges: _Gauges, settings: JobSettings, bronze: Table) -> None:
+    """Set the gauges of landed files.
 
-    They are absent if the files cannot be listed: the job itself has failed for that reason.
+    They are absent if the files cannot be listed. The job itself has failed then, for the same reason.
     """
     try:
-        lag = find_landing_lag(settings.landing_roots(), bronze.snapshot().covered, topics=settings.landing_topics())
+        files, times_ms = _find_waiting(settings, bronze.snapshot().covered)
     except (ConsumerdError, OSError):
         return
-    gauges.set("consumerd_table_files_behind", lag.files, "bronze")
-    if lag.oldest_ms is not None:
-        gauges.set("consumerd_table_oldest_file_behind_timestamp_seconds", lag.oldest_ms / 1000, "bronze")
+    gauges.set("consumerd_table_files_behind", files, "bronze")
+    if times_ms:
+        gauges.set("consumerd_table_oldest_file_behind_timestamp_seconds", min(times_ms) / 1000, "bronze")
+
+
+def _find_waiting(settings: JobSettings, covered: Coverage) -> tuple[int, list[int]]:
+    """Return the number of landed files that bronze lacks, and their times in ms.
+
+    The files are those of a plan from this coverage: those with rows to copy, and damaged ones, which may lack a time.
+    Raises ConfigError, OSError.
+    """
+    landing = read_new(scan_landing(settings.landing_roots(), topics=settings.landing_topics()), covered)
+    plan = plan_landing(landing, covered)
+    planned = {one.file.path for one in plan.files}
+    times_ms = [
+        file.landed_ms
+        for chain in landing.chains
+        for file in chain.files
+        if file.landed_ms is not None
+        and (
+            file.path in planned or (file.metadata is None and file.position not in covered.taken.get(chain.ref, EMPTY))
+        )
+    ]
+    return len(plan.files) + len(plan.damaged), times_ms
 
 
 def _write(folder: Path, registry: CollectorRegistry, gauges: _Gauges, job: JobName, group: str) -> None:
+    """Write the file for node_exporter.
+
+    If this run failed, the time of the last success is copied from the file of an earlier run.
+    """
     path = folder / (f"consumerd_{group}_{job}.prom" if group else f"consumerd_{job}.prom")
+    # the file is replaced as a whole, so the last success is read from it first
     if registry.get_sample_value(_LAST_SUCCESS, {"job_name": job, "group": group}) is None:
         before = _find_last_success(path)
         if before is not None:
@@ -186,20 +232,19 @@ def _write(folder: Path, registry: CollectorRegistry, gauges: _Gauges, job: JobN
 
 
 def _find_last_success(path: Path) -> float | None:
-    """Return the time of the last success that an earlier run has written. Raises OSError."""
+    """Return the time of the last success from an earlier run's file. Raises OSError."""
     try:
-        text = path.read_text()
-    except FileNotFoundError:
-        return None
-    try:
-        families = list(text_string_to_metric_families(text))
-    except ValueError:
-        return None  # somebody else's file, or one that was cut: it is replaced
+        families = list(text_string_to_metric_families(path.read_text()))
+    except (FileNotFoundError, ValueError):
+        return None  # a foreign or truncated file is replaced
     return next((one.value for family in families for one in family.samples if one.name == _LAST_SUCCESS), None)
 
 
 def _push(url: str, registry: CollectorRegistry, job: JobName, group: str) -> None:
-    """Push with POST, which keeps series that this run does not have (the last success, where it failed)."""
+    """Push to the Pushgateway. Raises ConsumerdError.
+
+    With POST, which keeps series that this run does not have, such as the last success if it failed.
+    """
     keys = dict(zip(LABELS, (job, group), strict=True))
     try:
         pushadd_to_gateway(url, job=PUSH_JOB, grouping_key=keys, registry=registry, timeout=_PUSH_TIMEOUT_S)

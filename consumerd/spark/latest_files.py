@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of a table ``latest``, merged file by file with Arrow: rows that stay never go through the JVM.
+"""Merges changed rows into a table ``latest``, file by file with Arrow.
 
-Each task looks its files' keys up among the changed rows, which all tasks read from the staging folder. Where a changed row
-is newer, the table's row goes; where the table's row is newer, the changed row is lost.
+Rows that do not change never pass through the JVM. The changed rows are written once, to the staging folder. Each task
+reads their keys, and looks up the keys of some of the table's files among them. If the changed row is newer, the
+table's row is removed; if the table's row is newer, the changed row is dropped.
 
-Example: 10 million keys in 40 files, 100,000 changed rows. A task reads the key and the place of a file's 250,000 rows, finds
-2,500 changed keys among them, and rewrites the file without these rows. The changed rows were written once, before.
+Example: 10 million keys in 40 files, and 100,000 changed rows. A task reads the key columns of a file's 250,000 rows,
+finds 2,500 changed keys among them, and rewrites the file without these rows.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,169 +20,174 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from pyspark import TaskContext
 
-from consumerd.spark.table.commit import DataFile, encode_file
+from consumerd.spark.table.files import REPLACED, encode_replaced
 from consumerd.spark.table.parquet_files import FileSettings
 from consumerd.spark.table.rewriting import rewrite_without
+from consumerd.spark.table.task_rows import read_row_groups
+from consumerd.spark.tasks import find_task
 
-MERGED: Final = "replaced string, file string, lost array<bigint>"
-"""Schema of what tasks return: the path of a file to be replaced, the new one as JSON (null: no row is left), and the
-numbers of changed rows that are older than the table's.
+MERGED: Final = f"{REPLACED}, dropped array<bigint>"
+"""Schema of the rows that merging tasks return.
+
+``dropped`` has the numbers of changed rows that are dropped, because the table's row is newer or the same.
 """
-LARGEST_KEYS: Final = 64 << 20
-"""Limit in bytes of all changed keys, which each task holds in memory."""
+MAX_KEYS_BYTES: Final = 64 << 20
+"""Limit of the bytes of all changed keys, which each task holds in memory."""
 
-_PLACE: Final = ("incarnation", "broker", "partition", "offset", "index", "timestamp", "landed")
-_LEAST: Final = np.iinfo(np.int64).min
-"""Stands for null, which is smaller than each value."""
+_COLUMNS: Final = ("key", "incarnation", "broker", "partition", "offset", "index", "timestamp", "landed")
+"""Columns that a merge reads: the key, and what decides which record is newer."""
+_NULL: Final = np.iinfo(np.int64).min
+"""Stands for null, which sorts before all values."""
 
 Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
-    """What decides which of two records with one key is newer; all columns have one row a record."""
+class _RecordOrder:
+    """Columns that decide which of two records with one key is newer.
+
+    Attributes:
+        partition: broker and partition.
+        within: order of records of one partition: truncation, offset, index.
+        among: order of records of different partitions: timestamp or landing time, truncation, offset, partition.
+    """
 
     partition: tuple[Numbers, Numbers]
     within: tuple[Numbers, ...]
-    """Order of records of one partition: truncation, offset, index."""
     among: tuple[Numbers, ...]
-    """Order of records of different partitions: timestamp or landing time, truncation, offset, partition."""
 
     @classmethod
-    def of(cls, rows: pa.Table) -> _Places:
+    def of(cls, rows: pa.Table) -> _RecordOrder:
         broker, partition, offset, index = (_numbers(rows[name]) for name in ("broker", "partition", "offset", "index"))
         cut = _truncations(rows["incarnation"])
         moment = _numbers(pc.coalesce(*(_microseconds(rows[name]) for name in ("timestamp", "landed"))))
         return cls((broker, partition), (cut, offset, index), (moment, cut, offset, partition))
 
-    def take(self, rows: Numbers) -> _Places:
+    def take(self, rows: Numbers) -> _RecordOrder:
         broker, partition = (column[rows] for column in self.partition)
-        return _Places(
+        return _RecordOrder(
             (broker, partition),
             tuple(column[rows] for column in self.within),
             tuple(column[rows] for column in self.among),
         )
 
-    def newer_than(self, others: _Places) -> npt.NDArray[np.bool_]:
-        """Tell for each record whether it is newer than the other one in its row."""
+    def newer_than(self, others: _RecordOrder) -> npt.NDArray[np.bool_]:
+        """Return a mask of the records that are newer than those of the same row."""
         same = np.logical_and(*(mine == other for mine, other in zip(self.partition, others.partition, strict=True)))
         return np.where(same, _is_greater(self.within, others.within), _is_greater(self.among, others.among))
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedRows:
-    """Keys and places of the changed rows, each key once."""
+    """Keys and order of new rows for a table ``latest``, one per key.
+
+    ``order`` has, for each row, the values by which the newer of two records is found.
+    """
 
     keys: pa.Array
-    places: _Places
+    order: _RecordOrder
 
     def compare(self, rows: pa.Table) -> tuple[Numbers, Numbers]:
-        """Return the numbers of the table's rows that are older than a changed row of their key, and of changed rows that
-        are not newer than the table's.
+        """Compare rows of the table with the changed rows of the same keys.
+
+        Returns two lists of row numbers: rows of ``rows`` that are older than the changed row, and changed rows that
+        are not newer than the table's row. Numbers count from 0, in ``rows`` and in the changed rows.
         """
+        # null for rows whose key has not changed
         found = pc.index_in(_cast(rows["key"], self.keys.type), value_set=self.keys)
         hits = np.flatnonzero(pc.is_valid(found).to_numpy())
         changed = found.drop_null().to_numpy().astype(np.int64)
-        newer = self.places.take(changed).newer_than(_Places.of(rows.take(pa.array(hits))))
+        newer = self.order.take(changed).newer_than(_RecordOrder.of(rows.take(pa.array(hits))))
         return hits[newer], changed[~newer]
 
 
 def read_changed(paths: Sequence[Path]) -> ChangedRows | None:
-    """Read keys and places of changed rows from Parquet files, in the files' order.
+    """Return keys and order of a table's changed rows, from Parquet files.
 
-    Returns None for keys that are merged by Spark alone: nested ones, floating-point numbers, those of more than
-    ``LARGEST_KEYS`` bytes, and keys that occur twice (in two partitions). Raises OSError, ArrowException.
+    The table is one of latest values. Rows are numbered from 0 through all files. Returns None if Arrow cannot merge
+    these keys: nested keys, floating-point keys, more than ``MAX_KEYS_BYTES`` bytes of keys, or a key that occurs twice
+    (in two partitions). Raises OSError, ArrowException.
     """
-    size = 0
+    groups, size = [], 0
     for path in paths:
-        footer = pq.read_metadata(path)
-        if not is_comparable(footer.schema.to_arrow_schema().field("key").type):
-            return None
-        for group in map(footer.row_group, range(footer.num_row_groups)):
-            columns = map(group.column, range(group.num_columns))
-            size += sum(column.total_uncompressed_size for column in columns if column.path_in_schema == "key")
-    if size > LARGEST_KEYS:
-        return None
-    rows = pa.concat_tables(_read(path) for path in paths).combine_chunks()
+        for rows in _read_groups(path):
+            size += rows["key"].nbytes
+            if size > MAX_KEYS_BYTES or not is_comparable(rows["key"].type):
+                return None
+            groups.append(rows)
+    rows = pa.concat_tables(groups).combine_chunks()
     keys = rows["key"].combine_chunks()
     if pc.count_distinct(keys).as_py() != len(keys):
         return None
-    return ChangedRows(keys, _Places.of(rows))
+    return ChangedRows(keys, _RecordOrder.of(rows))
 
 
 def is_comparable(kind: pa.DataType) -> bool:
-    """Tell whether Arrow finds keys of a type as Spark compares them: -0.0 and 0.0 are one key to Spark alone."""
+    """Return True if Arrow finds equal keys of a type exactly as Spark does.
+
+    False for nested and floating-point types. Example: -0.0 and 0.0 are the same key for Spark, and different keys for
+    Arrow.
+    """
     return not (pa.types.is_nested(kind) or pa.types.is_floating(kind))
 
 
 def make_merger(
     table: Path, changed: Sequence[Path], *, staging: Path, attempt: str, settings: FileSettings
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function for ``mapInArrow`` that merges changed rows into files, and yields ``MERGED``.
+    """Return a function for ``mapInArrow`` that merges changed rows into files of ``latest``.
 
-    Its input has the paths of files in one column, relative to ``table``. Files keep their columns and the order of their
-    rows.
+    The function takes batches with one column, paths of the table's files relative to ``table``. It rewrites each file
+    without the rows that a changed row replaces, and yields the results with the columns ``MERGED``.
+
+    Args:
+        changed: Parquet files with the changed rows.
+        staging: folder of the new files.
+        attempt: beginning of the new files' names.
     """
 
     def merge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        task = 0 if context is None else context.taskAttemptId()
+        task = find_task()
         rows = read_changed(changed)
         assert rows is not None
         for number, path in enumerate(path for batch in batches for path in batch[0].to_pylist()):
             prefix = f"{attempt}-{task:05d}-{number:05d}"
-            gone, lost = compare_file(table / path, rows)
-            files: list[DataFile] = []
+            gone, dropped = compare_file(table / path, rows)
+            numbers = pa.scalar(dropped.tolist(), pa.list_(pa.int64()))
             if len(gone):
                 files = rewrite_without(table / path, gone, staging=staging, prefix=prefix, settings=settings)
-            yield from _encode(path if len(gone) else None, files, lost)
+                yield encode_replaced(path, files, dropped=numbers)
+            elif len(dropped):
+                yield encode_replaced(None, (), dropped=numbers)
 
     return merge
 
 
 def compare_file(path: Path, changed: ChangedRows) -> tuple[Numbers, Numbers]:
-    """Compare a file's rows as :meth:`ChangedRows.compare` does, by their numbers in the file.
+    """Compare the rows of a table's file with the changed rows of the same keys.
 
-    Another writer may have written the file. Raises OSError, ArrowException.
+    Returns two lists of row numbers: rows of the file that are older than the changed row, and changed rows that are
+    not newer than the file's row. Numbers count from 0. Another program may have written the file. Raises OSError,
+    ArrowException.
     """
-    gone, lost, first = [], [], 0
-    with pq.ParquetFile(path) as parquet:
-        for number in range(parquet.num_row_groups):
-            rows = parquet.read_row_group(number, columns=["key", *_PLACE], use_threads=False).combine_chunks()
-            rows = _complete(rows)
-            older, not_newer = changed.compare(rows)
-            gone.append(older + first)
-            lost.append(not_newer)
-            first += len(rows)
+    gone, dropped, first = [], [], 0
+    for rows in _read_groups(path):
+        older, not_newer = changed.compare(_complete(rows))
+        gone.append(older + first)
+        dropped.append(not_newer)
+        first += len(rows)
     none = np.empty(0, np.int64)
-    return np.concatenate([none, *gone]), np.concatenate([none, *lost])
+    return np.concatenate([none, *gone]), np.concatenate([none, *dropped])
 
 
-def _encode(replaced: str | None, files: Sequence[DataFile], lost: Numbers) -> Iterator[pa.RecordBatch]:
-    if replaced is None and not len(lost):
-        return
-    texts: list[str | None] = [json.dumps(encode_file(file)) for file in files] or [None]
-    losses = [lost.tolist(), *([[]] * (len(texts) - 1))]
-    yield pa.RecordBatch.from_arrays(
-        [
-            pa.array([replaced] * len(texts), pa.string()),
-            pa.array(texts, pa.string()),
-            pa.array(losses, pa.list_(pa.int64())),
-        ],
-        names=["replaced", "file", "lost"],
-    )
-
-
-def _read(path: Path) -> pa.Table:
-    return pq.read_table(path, columns=["key", *_PLACE], use_threads=False)
+def _read_groups(path: Path) -> Iterator[pa.Table]:
+    """Return a file's columns ``_COLUMNS``, row group by row group."""
+    return map(pa.Table.combine_chunks, read_row_groups(path, _COLUMNS))
 
 
 def _complete(rows: pa.Table) -> pa.Table:
-    """Return a file's rows with all columns: other writers may leave out those that have nulls alone."""
-    for name in ("key", *_PLACE):
+    """Add missing columns as null: other writers may omit a column of nulls."""
+    for name in _COLUMNS:
         if name not in rows.column_names:
             rows = rows.append_column(name, pa.nulls(len(rows)))
     return rows
@@ -191,7 +196,8 @@ def _complete(rows: pa.Table) -> pa.Table:
 def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     """Cast a column of a file that another writer may have written.
 
-    Spark's Delta writes timestamps as INT96, which Arrow reads as nanoseconds. They are cut to microseconds, as by Spark.
+    Delta on Spark may write timestamps as INT96, which Arrow reads as nanoseconds. They are truncated to microseconds,
+    as Spark does.
     """
     return column.cast(options=pc.CastOptions(kind, allow_time_truncate=True))
 
@@ -201,11 +207,11 @@ def _microseconds(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _numbers(column: pa.ChunkedArray) -> Numbers:
-    return np.asarray(column.cast(pa.int64()).fill_null(int(_LEAST)).to_numpy(), np.int64)
+    return np.asarray(column.cast(pa.int64()).fill_null(int(_NULL)).to_numpy(), np.int64)
 
 
 def _truncations(incarnations: pa.ChunkedArray) -> Numbers:
-    """Return the truncation number of each: 2 for ``7.2``, 0 for ``7``."""
+    """Return the number of truncations of each incarnation: 2 for ``7.2``, 0 for ``7``."""
     encoded = incarnations.combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
@@ -215,7 +221,7 @@ def _truncations(incarnations: pa.ChunkedArray) -> Numbers:
 
 
 def _is_greater(mine: Sequence[Numbers], others: Sequence[Numbers]) -> npt.NDArray[np.bool_]:
-    """Compare row by row, first by the first columns, then by those that follow."""
+    """Compare tuples of numbers, one per row, in lexicographic order."""
     greater = np.zeros(len(mine[0]), np.bool_)
     equal = np.ones(len(mine[0]), np.bool_)
     for one, other in zip(mine, others, strict=True):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An audit's proof: every landed file is read by Spark's tasks and held against what it says of itself."""
+"""Checks the records of every landed file in Spark's tasks, for an audit.
+
+``data_check`` compares a file with its metadata. Work is divided into Spark jobs, so that progress can be shown.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +21,23 @@ from consumerd.spark.job import Progress
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_FILES_A_JOB: Final = 2000
-_FILES_A_TASK: Final = 16
+_FILES_PER_JOB: Final = 2000
+"""Files per Spark job."""
+_FILES_PER_TASK: Final = 16
+"""Files per task."""
 
 _TASK: Final = "path string, extension string, metadata binary"
+"""Schema of the tasks' input: one landed file per row."""
 _RESULT: Final = "records bigint, findings string"
+"""Schema of the tasks' output: number of records in a file; findings as JSON."""
 _RESULT_SCHEMA: Final = pa.schema([("records", pa.int64()), ("findings", pa.string())])
 
 
 def prove(spark: SparkSession, landing: Landing, progress: Progress) -> tuple[int, tuple[Finding, ...]]:
-    """Read all files whose metadata are known; return how many records they hold, and what is not as they say.
+    """Check the records of all landed files against their metadata, in Spark's tasks.
 
-    The landing folders must be mounted where Spark's executors run.
+    Returns the number of records and the findings. Files without known metadata are left out. The landing folders must
+    be mounted where Spark's executors run.
     """
     work = [
         (file.path, chain.record.extension, file.metadata.encode())
@@ -40,8 +48,8 @@ def prove(spark: SparkSession, landing: Landing, progress: Progress) -> tuple[in
     progress.step(f"reading the data of {len(work)} files")
     records = 0
     findings: list[Finding] = []
-    for first in range(0, len(work), _FILES_A_JOB):
-        few = work[first : first + _FILES_A_JOB]
+    for first in range(0, len(work), _FILES_PER_JOB):
+        few = work[first : first + _FILES_PER_JOB]
         for count, found in _run(spark, few):
             records += count
             findings += found
@@ -50,13 +58,14 @@ def prove(spark: SparkSession, landing: Landing, progress: Progress) -> tuple[in
 
 
 def _run(spark: SparkSession, work: Sequence[tuple[str, str, bytes]]) -> Iterator[tuple[int, list[Finding]]]:
-    tasks = spark.createDataFrame(list(work), _TASK).repartition(-(-len(work) // _FILES_A_TASK))
+    # number of tasks, rounded up
+    tasks = spark.createDataFrame(list(work), _TASK).repartition(-(-len(work) // _FILES_PER_TASK))
     for row in tasks.mapInArrow(check_files, _RESULT).collect():
         yield row["records"], [Finding.parse(fields) for fields in json.loads(row["findings"])]
 
 
 def check_files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a task: check the files that the rows name, a row of results each."""
+    """Check the landed files of a task; yield one row of results per file."""
     for batch in batches:
         for path, extension, metadata in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             count, findings = check_data(path, extension, FileMetadata.parse(metadata))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the quarantine's files: identities, marks, and choices. Needs no Spark.
+"""Rows of the quarantine's files: identities, marks, and filters. Needs no Spark.
 
-A record that was replayed is marked in two columns: ``replayed``, when the brokers had acknowledged it, and
-``replayed_to``, the topic. Files that were written before the first replay lack them, which reads as null.
+A replayed record is marked in two columns: ``replayed``, the time when the brokers had acknowledged it, and
+``replayed_to``, the topic. Files written before the first replay do not have them; they read as null.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ IDENTITY: Final = ("incarnation", "broker", "partition", "offset", "index")
 REPLAYED: Final = "replayed"
 REPLAYED_TO: Final = "replayed_to"
 MARKS: Final = pa.schema([(REPLAYED, pa.timestamp("us", "UTC")), (REPLAYED_TO, pa.string())])
-"""Columns of a replay's mark, null for a record that was not replayed."""
+"""Columns by which a record is marked as replayed; null for a record that was not."""
 
 _FIELDS: Final = [
     {"name": name, "type": kind, "nullable": True, "metadata": {}}
@@ -37,11 +37,11 @@ _FIELDS: Final = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Conditions for rows of the quarantine; None is no condition.
+    """Conditions for the quarantine's rows that a command counts or removes. None is no condition.
 
     Attributes:
-        before: rows that landed earlier. Rows without a time of landing are not chosen then.
-        replayed: True for marked rows only.
+        before: rows that landed earlier. Rows without a landing time are then not chosen.
+        replayed: True for rows marked as replayed only.
     """
 
     topic: str | None = None
@@ -50,7 +50,11 @@ class Choice:
     replayed: bool = False
 
     def find(self, rows: pa.Table) -> pa.ChunkedArray:
-        """Return one boolean a row, of rows with the columns ``cause``, ``landed`` and ``replayed``."""
+        """Return a mask of rows: True for each that meets the conditions.
+
+        Args:
+            rows: rows of the chosen topic, with the columns ``cause``, ``landed`` and ``replayed``.
+        """
         conditions = [pa.chunked_array([pa.array(np.ones(len(rows), dtype=bool))])]
         if self.cause is not None:
             conditions.append(pc.equal(rows["cause"], self.cause))
@@ -66,9 +70,9 @@ class Choice:
 
 
 def add_marks(schema: str, partition_by: Sequence[str]) -> str | None:
-    """Return a table's columns (Spark's JSON) with those of marks; None if it has them.
+    """Return a table's columns with those of replay marks; None if it has them.
 
-    Columns that others have added stay, and the partition columns are last.
+    Columns are Spark's JSON of a StructType. The partition columns remain last.
     """
     kind = json.loads(schema)
     there = {field["name"] for field in kind["fields"]}
@@ -80,11 +84,11 @@ def add_marks(schema: str, partition_by: Sequence[str]) -> str | None:
 
 
 def mark_rows(rows: pa.Table, numbers: pa.Array, marks: pa.StructArray) -> pa.Table:
-    """Return rows of a file of which some get marks.
+    """Return rows of a file, some of them marked as replayed.
 
     Args:
-        numbers: row numbers, ascending, the first row of ``rows`` being 0.
-        marks: the marks of these rows, with the fields of ``MARKS``.
+        numbers: ascending numbers of the rows to mark, counted from 0 in ``rows``.
+        marks: marks of these rows, with the fields of ``MARKS``.
     """
     is_marked = np.zeros(len(rows), dtype=bool)
     is_marked[numbers.to_numpy(zero_copy_only=False)] = True
@@ -97,9 +101,10 @@ def mark_rows(rows: pa.Table, numbers: pa.Array, marks: pa.StructArray) -> pa.Ta
 
 
 def read_columns(table: Table, file: DataFile, names: Iterable[str]) -> Iterator[pa.Table]:
-    """Yield columns of a file by row groups; marks that the file lacks are null.
+    """Yield columns of a file of the quarantine by row groups.
 
-    Raises VersionVacuumed if the file is gone, OSError, ArrowException.
+    Columns of replay marks that the file lacks are null. Raises VersionVacuumed if the file was removed, OSError,
+    ArrowException.
     """
     wanted = tuple(names)
     try:
@@ -117,9 +122,10 @@ def read_columns(table: Table, file: DataFile, names: Iterable[str]) -> Iterator
 
 
 def count_replayed(table: Table, files: Iterable[DataFile]) -> int:
-    """Return the number of marked rows, from the files' footers as far as these tell.
+    """Return the number of rows marked as replayed in files of the quarantine.
 
-    Raises VersionVacuumed if a file is gone, TableError if one is damaged, OSError.
+    It is taken from the files' footers if their statistics suffice. Raises VersionVacuumed if a file was removed,
+    TableError if one is damaged, OSError.
     """
     total = 0
     for file in files:

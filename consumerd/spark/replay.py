@@ -1,19 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job ``replay``: sends records of bronze, or of the quarantine, into a topic.
+"""The job ``replay``: sends records of bronze, or of the quarantine, to a topic.
 
-They are chosen by a range of offsets, a window of time, or the cause of their quarantine. Nothing is sent without a
-target that is named. Records of a partition are sent in the order of their incarnations and offsets by one task, which
-keeps their order if the target has them in one partition, too. The same offsets are other records in each incarnation,
-so a range of them is of the newest one, unless another is named. They are sent at least once: a task that is tried
-again repeats records. Kafka gives them new offsets and, if the target's brokers do so, new timestamps.
+Records are chosen by a range of offsets, a window of time, or the cause of their quarantine. Nothing is sent unless a
+target topic is given.
 
-Records of the quarantine are marked as replayed after the brokers have acknowledged all of them, in one commit. Marked
-ones are left out by later runs. A run that dies between sending and marking has sent records that are not marked: the
-next run sends them again.
+With a map of offsets (``pipeline.replay.map``) it restores a topic exactly once instead: see ``replay_mapped``.
+
+Delivery
+    At least once: a task that Spark runs again repeats its records. Kafka assigns new offsets and, depending on the
+    target's settings, new timestamps.
+
+Order
+    One task sends all records of a partition, by incarnation and offset. So a partition's order is kept if its records
+    go to one partition of the target.
+
+Incarnations
+    After a topic was re-created, an offset names another record. A range of offsets is therefore of the newest
+    incarnation, unless the settings name one.
+
+    Example: bronze has offsets 0-499 of ``orders`` before its re-creation (incarnation 7) and 0-299 after it
+    (incarnation 9). ``--start-offset 100 --end-offset 200`` sends 100 records of incarnation 9; with ``--incarnation
+    all`` it sends 200.
+
+Quarantine
+    When the brokers have acknowledged all records, one commit marks them as replayed, and later runs leave them out. A
+    run that dies before this commit has sent records without a mark; the next run sends them again.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 import uuid
 from collections.abc import Mapping
@@ -31,6 +47,7 @@ from consumerd.model import Incarnation
 from consumerd.spark.job import PrintedTable, Progress, Sessions, Summary
 from consumerd.spark.quarantine_marks import Mark, find_places, mark_replayed, with_marks
 from consumerd.spark.quarantine_rows import REPLAYED
+from consumerd.spark.replay_mapped import run_mapped
 from consumerd.spark.table.errors import TableError
 from consumerd.spark.table.reading import read_table
 from consumerd.spark.table.transaction import Table as DeltaTable
@@ -41,12 +58,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SENT: Final = ("key", "value", "headers")
+"""Columns of a record that are sent to the target topic."""
 
 
 def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
-    """Send what ``pipeline.replay`` chooses. See ``job.Run``."""
+    """Send the records that ``pipeline.replay`` chooses to a topic; return the summary.
+
+    Raises ConfigError, TableError, and Spark's exceptions; with a map, RetriableSinkError if the target does not
+    answer.
+    """
     started = time.monotonic()
     replay = settings.pipeline.replay
+    if replay.map:
+        return run_mapped(spark, settings, progress)
     topic, target = _check(replay)
     cluster = {} if replay.dry_run else _cluster(settings)
     place = settings.location(replay.source)
@@ -60,7 +84,8 @@ def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
     chosen, incarnation = choose_incarnation(choose(rows, replay), replay)
     left_out = 0
     if replay.source == QUARANTINE and not replay.again:
-        # after the choice of an incarnation: a second run must not go on to an older one
+        # Marked rows are left out after the incarnation is chosen. Otherwise a second run would find the newest one
+        # empty, and send records of an older one.
         left_out = chosen.where(F.col(REPLAYED).isNotNull()).count()
         chosen = chosen.where(F.col(REPLAYED).isNull())
     partitions = _count(chosen)
@@ -80,7 +105,7 @@ def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
         with ExitStack() as kept:
             places = None
             if replay.source == QUARANTINE:
-                # held until they are marked: compaction and vacuum may remove the files meanwhile
+                # kept in Spark until they are marked: compaction and vacuum may remove the files meanwhile
                 places = find_places(chosen).persist()
                 kept.callback(places.unpersist)
                 places.count()
@@ -99,28 +124,28 @@ def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
 
 
 def choose(frame: DataFrame, replay: ReplaySection) -> DataFrame:
-    """Return the rows that the settings choose, of bronze or of the quarantine."""
+    """Return the rows of bronze or the quarantine that the settings choose."""
     column = F.col
-    chosen = frame.where(column("topic") == F.lit(replay.topic))
-    if replay.partition is not None:
-        chosen = chosen.where(column("partition") == replay.partition)
-    if replay.start_offset is not None:
-        chosen = chosen.where(column("offset") >= replay.start_offset)
-    if replay.end_offset is not None:
-        chosen = chosen.where(column("offset") < replay.end_offset)
-    # 0.8's records have no time of their own
+    # records of Kafka 0.8 and 0.9 have no timestamp
     moment = F.coalesce(column("timestamp"), column("landed"))
-    if replay.start_time is not None:
-        chosen = chosen.where(moment >= F.lit(replay.start_time))
-    if replay.end_time is not None:
-        chosen = chosen.where(moment < F.lit(replay.end_time))
-    if replay.reason is not None:
-        chosen = chosen.where(column("cause") == replay.reason)
-    return chosen
+    conditions = (
+        (replay.partition, column("partition") == F.lit(replay.partition)),
+        (replay.start_offset, column("offset") >= F.lit(replay.start_offset)),
+        (replay.end_offset, column("offset") < F.lit(replay.end_offset)),
+        (replay.start_time, moment >= F.lit(replay.start_time)),
+        (replay.end_time, moment < F.lit(replay.end_time)),
+        (replay.reason, column("cause") == F.lit(replay.reason)),
+    )
+    given = [condition for value, condition in conditions if value is not None]
+    return functools.reduce(DataFrame.where, given, frame.where(column("topic") == F.lit(replay.topic)))
 
 
 def choose_incarnation(chosen: DataFrame, replay: ReplaySection) -> tuple[DataFrame, str | None]:
-    """Return the rows of the chosen incarnation, and its name if several were found."""
+    """Return the rows of one incarnation of the topic, and the incarnation's name.
+
+    An incarnation is one creation of the topic. With a range of offsets the rows are of the newest incarnation, unless
+    the settings name another or all. The name is None unless the newest was chosen among several.
+    """
     if replay.incarnation == "all":
         return chosen, None
     if replay.incarnation is not None:
@@ -130,6 +155,11 @@ def choose_incarnation(chosen: DataFrame, replay: ReplaySection) -> tuple[DataFr
     found = [Incarnation.parse(row[0]) for row in chosen.select("incarnation").distinct().collect()]
     if not found:
         return chosen, None
+    if len({one.topic_text for one in found}) > 1 and any(one.topic_id for one in found):
+        raise ConfigError(
+            f"the table has these offsets of several incarnations of {replay.topic}, and topic ids do not tell which "
+            f"is the newest: name one with --incarnation, or all: {', '.join(map(str, sorted(found)))}"
+        )
     newest = str(max(found))
     return chosen.where(F.col("incarnation") == newest), newest if len(found) > 1 else None
 
@@ -137,9 +167,14 @@ def choose_incarnation(chosen: DataFrame, replay: ReplaySection) -> tuple[DataFr
 def send(
     session: SparkSession, chosen: DataFrame, *, target: str, cluster: dict[str, str], keep_partition: bool = False
 ) -> None:
-    """Write records to a topic, each partition's in the order of their offsets.
+    """Write records to a topic, in the order of their offsets within each source partition.
 
-    ``cluster`` says where it is, as the data source's options do. Raises what the writer raises.
+    Args:
+        target: topic to write to.
+        cluster: address of the cluster, as options of the data source ``consumerd``.
+        keep_partition: write each record to the partition with the number of its source partition.
+
+    Raises the exceptions of the data source's writer.
     """
     from consumerd.spark import register
 
@@ -153,6 +188,7 @@ def send(
 
 
 def _mark(session: SparkSession, table: DeltaTable, places: DataFrame, *, topic: str, target: str, records: int) -> int:
+    """Mark sent records in the quarantine; return their number. Raises TableError."""
     mark = Mark(at=datetime.now(UTC), target=target)
     try:
         return mark_replayed(session, table, places, topic=topic, plan=f"replay:{uuid.uuid4().hex}", mark=mark)
@@ -164,7 +200,7 @@ def _mark(session: SparkSession, table: DeltaTable, places: DataFrame, *, topic:
 
 
 def _check(replay: ReplaySection) -> tuple[str, str]:
-    """Return source and target topic. Raises ConfigError."""
+    """Return source and target topic. Raises ConfigError if one is missing."""
     if replay.topic is None:
         raise ConfigError(
             "pipeline.replay.topic: missing; name the topic whose records are to be sent, with --topic TOPIC"
@@ -178,13 +214,15 @@ def _check(replay: ReplaySection) -> tuple[str, str]:
 
 
 def _cluster(settings: JobSettings) -> dict[str, str]:
-    """Return the data source's options that say where the target's cluster is. Raises ConfigError."""
+    """Return the target cluster's address as options of the data source. Raises ConfigError."""
     replay = settings.pipeline.replay
     if replay.bootstrap_servers is not None:
         return {"kafka.bootstrap.servers": replay.bootstrap_servers}
     if replay.zookeeper is not None:
         return {"zookeeper": replay.zookeeper}
-    if settings.cluster is not None:
+    if settings.cluster is not None and settings.cluster.bootstrap is not None:
+        return {"kafka.bootstrap.servers": settings.cluster.bootstrap}
+    if settings.cluster is not None and settings.cluster.zookeeper is not None:
         return {"zookeeper": settings.cluster.zookeeper}
     raise ConfigError(
         "pipeline.replay: there is no cluster to send to; set cluster.zookeeper, pipeline.replay.zookeeper or "
@@ -192,10 +230,13 @@ def _cluster(settings: JobSettings) -> dict[str, str]:
     )
 
 
-def _incarnation_order() -> tuple[Column, Column]:
-    """Return sort columns for incarnations, which are numbers in a text."""
+def _incarnation_order() -> tuple[Column, Column, Column]:
+    """Return sort columns for incarnations: ``7.10`` comes after ``7.9``.
+
+    Topic ids have no order; they are sorted as text.
+    """
     parts = F.split("incarnation", r"\.")
-    return parts[0].cast("bigint"), F.coalesce(F.get(parts, F.lit(1)).cast("int"), F.lit(0))
+    return parts[0].try_cast("bigint"), parts[0], F.coalesce(F.get(parts, F.lit(1)).cast("int"), F.lit(0))
 
 
 def _count(chosen: DataFrame) -> list[tuple[int, str, int, int, int, int]]:

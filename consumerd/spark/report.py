@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job says at its end: for people, or one JSON object for what has started it. Pure."""
+"""Formats the result of a job, as text or as one JSON object. Pure."""
 
 from __future__ import annotations
 
@@ -11,21 +11,31 @@ from consumerd.telemetry.text_tables import render_table
 
 Status = Literal["ok", "found", "failed", "configuration"]
 
-_SHOWN: Final = 100
-"""So many findings are shown to people; the JSON has all."""
+_MAX_PRINTED_FINDINGS: Final = 100
+"""Limit of the findings in the text. The JSON object has all."""
 
 
 def render_summary(job: JobName, summary: Summary, seconds: float, *, verdict: bool = True) -> str:
-    """Return tables, numbers, notes and findings, as text; with a last line that says how the job has ended."""
+    """Return the summary of a job as text: tables, numbers, notes and findings.
+
+    Args:
+        seconds: duration of the run.
+        verdict: end with a line that counts the findings.
+    """
     parts = [f"{table.title}\n{render_table(table.heads, table.rows)}" for table in summary.tables]
     if summary.numbers:
         width = max(len(name) for name in summary.numbers)
-        parts.append("".join(f"{name.replace('_', ' '):{width}}  {_shown(n)}\n" for name, n in summary.numbers.items()))
+        parts.append(
+            "".join(f"{name.replace('_', ' '):{width}}  {_format(n)}\n" for name, n in summary.numbers.items())
+        )
     if summary.notes:
         parts.append("".join(f"{note}\n" for note in summary.notes))
     if summary.findings:
-        more = len(summary.findings) - _SHOWN
-        lines = [*summary.findings[:_SHOWN], *([f"and {more:,} more; --json has all"] if more > 0 else [])]
+        more = len(summary.findings) - _MAX_PRINTED_FINDINGS
+        lines = [
+            *summary.findings[:_MAX_PRINTED_FINDINGS],
+            *([f"and {more:,} more; --json has all"] if more > 0 else []),
+        ]
         parts.append("".join(f"! {line}\n" for line in lines))
     count = len(summary.findings)
     if verdict:
@@ -51,7 +61,7 @@ def encode_summary(job: JobName, summary: Summary, seconds: float) -> str:
 
 
 def encode_failure(job: JobName, status: Status, message: str, seconds: float) -> str:
-    """Return the JSON object of a job that did not run to its end, on one line."""
+    """Return the JSON object of a job that failed, on one line."""
     return _encode({"job": job, "status": status, "seconds": round(seconds, 3), "error": message})
 
 
@@ -59,7 +69,7 @@ def _encode(value: dict[str, object]) -> str:
     return json.dumps(value, default=str) + "\n"
 
 
-def _shown(value: object) -> str:
+def _format(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return json.dumps(value, default=str) if isinstance(value, (dict, list)) else str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"

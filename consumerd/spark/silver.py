@@ -1,19 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job ``silver``: decodes bronze into a table per topic and the quarantine.
+"""The job ``silver``: decodes bronze into a table per topic, and the quarantine.
 
 A run decodes the records that were appended to bronze since the last run, in steps of about ``commit_bytes``
-(``silver_plan``). Each task writes good records for the topic's table and bad ones for the quarantine. Two commits
-follow, both with the name of the step's plan, which says from which version of bronze to which:
+(``silver_plan``). Each task writes good records for the topic's table, and bad ones for the quarantine. Two commits
+follow, with the same plan name, which names the versions of bronze that the step is between:
 
 1. the quarantine, even without bad records;
 2. the topic's table.
 
-If a run dies between them, the next run makes the same plan and finds the quarantine's commit. Of two concurrent runs,
-the one whose quarantine commit comes second is refused. Nothing is committed unless the counts say bronze = silver +
-quarantine.
+Both note in their progress up to which version of bronze they are complete. Nothing is committed unless the counts say
+bronze = silver + quarantine.
 
-A rebuild replaces all rows in one commit, so that no reader sees a table that is rebuilt in part. It decodes in Spark
-jobs of the same size; one that dies is begun again.
+Example: silver has decoded bronze up to version 10. Versions 11 and 12 have appended 150 records of the topic. The run
+decodes 140, and 10 have a bad value. It commits 10 rows to the quarantine and 140 rows to silver, each with progress
+12.
+
+A run that dies between the two commits
+    The quarantine's progress says 12, silver's 10. The next run makes the same plan, from 10 to 12, decodes again,
+    finds the plan's name in the quarantine's log, and commits silver only.
+
+Two runs at the same time
+    Both make the same plan. The run whose quarantine commit comes second gets a conflict, and plans again.
+
+A rebuild replaces all rows in one commit, so that readers never see a mix of old and new rows. It decodes in Spark jobs
+of about ``commit_bytes``; if it dies, it starts again.
 """
 
 from __future__ import annotations
@@ -21,18 +31,17 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own documents call it so
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from consumerd.config.job import QUARANTINE, JobSettings
 from consumerd.errors import ConfigError
@@ -40,19 +49,18 @@ from consumerd.spark import latest
 from consumerd.spark.decoding.loading import load_decoder
 from consumerd.spark.decoding.records import RecordDecoder
 from consumerd.spark.job import Progress, Sessions, Silent, Summary
-from consumerd.spark.quarantine_marks import carry_over
+from consumerd.spark.quarantine_marks import copy_marks
 from consumerd.spark.quarantine_purged import REBUILDS_COLUMN, find_purged
 from consumerd.spark.quarantine_rows import IDENTITY, add_marks
 from consumerd.spark.silver_plan import (
     TopicPlan,
     TopicTables,
-    cut_files,
+    are_missing,
     decoded_bronze,
     find_other_sources,
-    is_moved,
     plan_next,
 )
-from consumerd.spark.silver_progress import EXPIRED, REBUILDS, expired_key, purged_key, rows_behind, write_place
+from consumerd.spark.silver_progress import EXPIRED, REBUILDS, encode_position, expired_key, purged_key, rows_behind
 from consumerd.spark.silver_tables import (
     BAD_RECORD,
     BOUNDS,
@@ -63,32 +71,40 @@ from consumerd.spark.silver_tables import (
     SILVER_FOLDERS,
     find_misfit,
     silver_schema,
-    to_spark,
 )
-from consumerd.spark.table.commit import DataFile, Operation, TableCommit, encode_file, files_of, rows_of
+from consumerd.spark.table.commit import DataFile, Operation, TableCommit, cut_files, encode_file, files_of, rows_of
 from consumerd.spark.table.errors import TableConflict, TableError, VersionVacuumed
 from consumerd.spark.table.files import parse_written
 from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter, to_utc
 from consumerd.spark.table.reading import read_files
 from consumerd.spark.table.snapshot import Snapshot
-from consumerd.spark.table.task_rows import FileToRead, divide_files, read_batches
-from consumerd.spark.table.transaction import Table, Transaction, create_table, open_table
+from consumerd.spark.table.task_rows import FileToRead, divide_by_size, read_batches
+from consumerd.spark.table.transaction import Table, Transaction, create_table, open_table, retry_conflicts
+from consumerd.spark.tasks import find_task, max_tasks, run_shares
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JOB: Final = "silver"
+"""Name of the job in the tables' commits."""
 _WRITTEN: Final = "quarantined boolean, file string"
+"""Schema of the rows that tasks return: a staged file, as JSON.
+
+``quarantined`` says for which of the two tables.
+"""
 COMMIT_BYTES: Final = 2 << 30
-"""Default of the bytes of bronze's files that a commit decodes, about."""
+"""Default of the approximate bytes of bronze's files that one commit decodes."""
 _SILENT: Final = Silent()
-_TRIES: Final = 3
-_TASKS_A_CORE: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedTopic:
-    """Result of a run for one topic."""
+    """Result of decoding one topic in a run of the job ``silver``.
+
+    Attributes:
+        read: number of bronze's records that were decoded or quarantined: ``decoded`` + ``quarantined``.
+        version: newest version of the topic's table; None if nothing was committed.
+    """
 
     topic: str
     read: int = 0
@@ -98,7 +114,10 @@ class DecodedTopic:
 
 
 def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
-    """Decode what is new in bronze. See ``job.Run``."""
+    """Decode the records that are new in the table ``bronze`` into the topics' tables.
+
+    Returns the summary. Raises ConsumerdError, OSError, and Spark's exceptions.
+    """
     started = time.monotonic()
     topics = settings.pipeline.silver.topics
     wanted = settings.landing_topics()
@@ -140,9 +159,12 @@ def run(spark: Sessions, settings: JobSettings, progress: Progress) -> Summary:
 def open_tables(
     topic: str, decoder: RecordDecoder, *, bronze: Table, silver: str | Path, quarantine: str | Path
 ) -> TopicTables:
-    """Return a topic's tables; create those that do not exist. Raises ConsumerdError, OSError."""
-    columns = to_spark(silver_schema(decoder)).json()
-    quarantined = to_spark(QUARANTINE_SCHEMA).json()
+    """Return a topic's tables: bronze, its decoded table, quarantine.
+
+    The last two are created if they do not exist. Raises ConsumerdError, OSError.
+    """
+    columns = from_arrow_schema(silver_schema(decoder)).json()
+    quarantined = from_arrow_schema(QUARANTINE_SCHEMA).json()
     return TopicTables(
         topic=topic,
         bronze=bronze,
@@ -160,27 +182,27 @@ def decode_new(
     rebuild: bool = False,
     progress: Progress = _SILENT,
 ) -> DecodedTopic:
-    """Decode the records of a topic that bronze has and silver has not.
+    """Decode the records of a topic that bronze has and silver does not.
 
     Args:
-        commit_bytes: bytes of bronze's files that one commit, and one Spark job of a rebuild, decodes, about.
+        commit_bytes: approximate bytes of bronze's files per commit; in a rebuild, per Spark job.
         rebuild: decode all records again, and replace the topic's table and its part of the quarantine.
 
     Raises TableError if the decoder's columns do not fit the table, if bronze is another table than before, or if
-    counts differ; TableConflict if other jobs keep doing the same; VersionVacuumed, ConsumerdError, OSError, and
-    Spark's exceptions if a task fails.
+    counts differ; TableConflict if other jobs keep decoding the same records; VersionVacuumed, ConsumerdError, OSError,
+    and Spark's exceptions if a task fails.
     """
     done = DecodedTopic(topic=tables.topic)
-    conflicts = 0
-    while (plan := plan_next(tables, commit_bytes=commit_bytes, rebuild=rebuild)) is not None:
+
+    def decode_part() -> tuple[TopicPlan, TableCommit] | None:
+        plan = plan_next(tables, commit_bytes=commit_bytes, rebuild=rebuild)
+        if plan is None:
+            return None
         progress.step(f"decoding {plan.rows} records of {tables.topic}, up to version {plan.until} of bronze")
-        try:
-            commit = _carry_out(spark, tables, decoder, plan, commit_bytes)
-        except TableConflict:
-            conflicts += 1
-            if conflicts == _TRIES:
-                raise
-            continue
+        return plan, _execute(spark, tables, decoder, plan, commit_bytes)
+
+    while (decoded := retry_conflicts(decode_part)) is not None:
+        plan, commit = decoded
         done = DecodedTopic(
             topic=tables.topic,
             read=done.read + plan.rows,
@@ -188,44 +210,48 @@ def decode_new(
             quarantined=done.quarantined + plan.rows - commit.rows,
             version=commit.version,
         )
-        rebuild, conflicts = False, 0
-    # a run that has found nothing new has not looked at the columns
+        rebuild = False
+    # again, since a run without new records has not compared the columns
     _check_columns(tables, tables.silver.snapshot(), decoder)
     return done
 
 
 def _check_columns(tables: TopicTables, silver: Snapshot, decoder: RecordDecoder) -> None:
-    """Raise TableError if the topic's table has columns that the settings take away or change."""
-    misfit = find_misfit(tables.silver.schema(silver), to_spark(silver_schema(decoder)))
+    """Raise TableError if the settings drop or change a column of the topic's table."""
+    misfit = find_misfit(tables.silver.schema(silver), from_arrow_schema(silver_schema(decoder)))
     if misfit is not None:
         raise TableError(f"{tables.silver.path}: by its settings, {misfit}; decode it anew with silver --rebuild")
 
 
 def check_counts(tables: TopicTables) -> list[str]:
-    """Return findings if the logs' counts contradict bronze = silver + quarantine."""
+    """Return a finding if the numbers of rows contradict bronze = silver + quarantine.
+
+    Rows that ``retention``, ``erase`` or a purge has removed are added back. The list is empty if the numbers fit.
+    """
     silver = tables.silver.snapshot()
-    place = tables.decoded(silver)
+    position = tables.decoded(silver)
     try:
-        then = decoded_bronze(tables, place)
+        then = decoded_bronze(tables, position)
     except VersionVacuumed:
-        return []  # nobody knows any more
+        return []  # the log no longer has this version: its count is unknown
     quarantine = tables.quarantine.snapshot()
     bronze, quarantined = (rows_of(files_of(one.files.values(), tables.topic)) for one in (then, quarantine))
     if rows_behind(tables.topic, tables.source, then, silver, quarantine) == 0:
         return []
     expected = bronze + tables.removed(then, silver, quarantine)
-    told = (
-        f"topic {tables.topic}: bronze has {bronze} records at version {place.newest} ({expected} by what retention, "
-        f"erase and purges have removed), but there are {silver.rows} decoded ones and {quarantined} in quarantine; "
-        "decode the topic anew with silver --rebuild"
+    finding = (
+        f"topic {tables.topic}: bronze has {bronze} records at version {position.newest} ({expected} by what "
+        f"retention, erase and purges have removed), but there are {silver.rows} decoded ones and {quarantined} in "
+        "quarantine; decode the topic anew with silver --rebuild"
     )
-    return [told]
+    return [finding]
 
 
-def _carry_out(
+def _execute(
     spark: Sessions, tables: TopicTables, decoder: RecordDecoder, plan: TopicPlan, commit_bytes: int
 ) -> TableCommit:
-    schema = to_spark(silver_schema(decoder))
+    """Execute a plan: decode, check the counts, and commit the quarantine and the topic's table."""
+    schema = from_arrow_schema(silver_schema(decoder))
     with ExitStack() as stack:
         silver, quarantine = (
             stack.enter_context(table.begin(plan=plan.name, job=JOB, operation=plan.operation))
@@ -239,15 +265,17 @@ def _carry_out(
             rebuilds += 1
             silver.remove(silver.base.files)
             quarantine.remove(file.path for file in files_of(quarantine.base.files.values(), tables.topic))
-        # a table that begins with this commit never had what retention has removed from bronze before
+        # A table that starts with this commit never had the rows that retention has removed from bronze so far. They
+        # are counted as removed from it, too, so that the difference is 0.
         begins = plan.operation is Operation.REPLACE or tables.source not in silver.base.progress
         expired = tables.bronze.snapshot(plan.until).progress.get(expired_key(tables.topic), 0)
-        good, bad, moved = _decode_in_jobs(spark, tables, decoder, plan, (silver, quarantine), commit_bytes)
+        good, bad, are_compared = _decode_in_jobs(spark, tables, decoder, plan, (silver, quarantine), commit_bytes)
         if plan.operation is Operation.REPLACE:
-            bad = carry_over(spark, quarantine, tables.topic, bad)
+            bad = copy_marks(spark, quarantine, tables.topic, bad)
         done = quarantine.find_done()
-        # what has moved was read without the records that an earlier run of the plan has put into quarantine
-        quarantined = done.rows if done is not None and moved else rows_of(bad)
+        # A comparison leaves out rows that an earlier run of the same plan has committed to the quarantine. They are
+        # counted from that commit.
+        quarantined = done.rows if done is not None and are_compared else rows_of(bad)
         counts = {"read": plan.rows, "decoded": rows_of(good), "quarantined": quarantined}
         if counts["read"] != counts["decoded"] + counts["quarantined"]:
             raise TableError(
@@ -258,7 +286,7 @@ def _carry_out(
         if done is None:
             quarantine.add(bad)
             progress = {
-                **write_place(plan.end, quarantine.base.progress, tables.quarantine_source, tables.topic),
+                **encode_position(plan.end, quarantine.base.progress, tables.quarantine_source, tables.topic),
                 tables.quarantine_rebuilds: rebuilds,
                 **({expired_key(tables.topic): 0} if begins else {}),
                 # a rebuild decodes purged records again
@@ -276,7 +304,7 @@ def _carry_out(
         columns = schema.json()
         return silver.commit(
             progress={
-                **write_place(plan.end, silver.base.progress, tables.source),
+                **encode_position(plan.end, silver.base.progress, tables.source),
                 REBUILDS: rebuilds,
                 **({EXPIRED: expired} if begins else {}),
                 # a rebuild may be from another bronze table than before
@@ -312,18 +340,19 @@ def _decode_in_jobs(
     transactions: tuple[Transaction, Transaction],
     job_bytes: int,
 ) -> tuple[list[DataFile], list[DataFile], bool]:
-    """Decode a plan, as :func:`_decode` does.
+    """Decode a plan as :func:`_decode` does, a rebuild in several Spark jobs.
 
-    A rebuild is decoded in Spark jobs of about ``job_bytes`` of bronze's files each.
+    Args:
+        job_bytes: approximate bytes of bronze's files per Spark job.
     """
     if plan.operation is not Operation.REPLACE:
         return _decode(sessions, tables, decoder, plan, transactions)
-    good: list[DataFile] = []
-    bad: list[DataFile] = []
-    for part in cut_files(plan.files, job_bytes):
-        decoded = _decode(sessions, tables, decoder, replace(plan, files=part), transactions)
-        good += decoded[0]
-        bad += decoded[1]
+    decoded = [
+        _decode(sessions, tables, decoder, replace(plan, files=part), transactions)
+        for part in cut_files(plan.files, job_bytes)
+    ]
+    good = [file for part in decoded for file in part[0]]
+    bad = [file for part in decoded for file in part[1]]
     return good, bad, False
 
 
@@ -334,25 +363,28 @@ def _decode(
     plan: TopicPlan,
     transactions: tuple[Transaction, Transaction],
 ) -> tuple[list[DataFile], list[DataFile], bool]:
-    """Decode and write in Spark's tasks.
+    """Decode a plan's files in Spark's tasks.
 
-    Returns the files of good records, those of bad ones, and whether rows were compared.
+    Usually all rows of the files are new. Identities are compared instead, and all rows up to the plan's end are read,
+    if vacuum has removed a file of the plan, or if bronze's log no longer says which rows are new.
 
-    Identities are compared if compaction has moved the plan's rows, or if bronze's log does not name them any more.
-    Raises TableConflict if rows of a part or a rebuild have moved, since a comparison would find others as well, or those
-    of a version before bronze's newest one, since files of that are missing. The next plan compares, or begins again.
+    Returns the files of good records, those of bad ones, and True if identities were compared.
+
+    Raises TableConflict if vacuum has removed files of a part, of a rebuild, or of a version before bronze's newest
+    one. In the first two cases a comparison would find more rows than the plan has; in the third, the version's other
+    files may be missing, too. The next plan compares with bronze's newest version; a rebuild starts again.
     """
     if not plan.files:
         return [], [], False
-    moved = plan.known is not None or is_moved(tables, plan.files)
+    are_compared = plan.known is not None or are_missing(tables, plan.files)
     is_fixed = plan.is_part or plan.operation is Operation.REPLACE
-    if moved and plan.known is None and (is_fixed or plan.until < tables.bronze.snapshot().version):
+    if are_compared and plan.known is None and (is_fixed or plan.until < tables.bronze.snapshot().version):
         raise TableConflict(
             f"{tables.bronze.path}: vacuum has removed files that this run was about to decode; run it again, or let "
             "replaced files stay for longer (pipeline.compact.keep_ms)"
         )
-    write = _decode_others if moved else _decode_files
-    return *write(sessions(), tables, decoder, plan, transactions), moved
+    write = _decode_by_comparison if are_compared else _decode_files
+    return *write(sessions(), tables, decoder, plan, transactions), are_compared
 
 
 def _decode_files(
@@ -363,26 +395,30 @@ def _decode_files(
     transactions: tuple[Transaction, Transaction],
 ) -> tuple[list[DataFile], list[DataFile]]:
     """Decode all rows of the plan's files."""
-    tasks = _TASKS_A_CORE * spark.sparkContext.defaultParallelism
-    groups = divide_files([_to_read(tables, file) for file in plan.files], tasks)
-    task = _make_task(decoder, *transactions, groups=groups)
-    return _sort_written(spark.range(0, len(groups), 1, len(groups)).mapInArrow(task, _WRITTEN))
+    files = [_to_read(tables, file) for file in plan.files]
+    groups = divide_by_size(files, [file.size for file in plan.files], max_tasks(spark))
+    write = _make_task(decoder, *transactions)
+
+    def decode(own: Sequence[FileToRead]) -> Iterator[pa.RecordBatch]:
+        return write(batch for file in own for batch in read_batches(file, READ))
+
+    return _sort_written(run_shares(spark, groups, decode, _WRITTEN))
 
 
-def _decode_others(
+def _decode_by_comparison(
     spark: SparkSession,
     tables: TopicTables,
     decoder: RecordDecoder,
     plan: TopicPlan,
     transactions: tuple[Transaction, Transaction],
 ) -> tuple[list[DataFile], list[DataFile]]:
-    """Decode all rows up to the plan's end that are in neither table yet."""
+    """Decode all rows up to the plan's end that neither table has yet."""
     left = _read_undecoded(spark, tables, plan, transactions).select(*(f"`{name}`" for name in READ.names))
     return _sort_written(left.mapInArrow(_make_task(decoder, *transactions), _WRITTEN))
 
 
 def _sort_written(written: DataFrame) -> tuple[list[DataFile], list[DataFile]]:
-    """Have the tasks run; return the files of good records and of bad ones."""
+    """Run the tasks; return the files of good records and those of bad ones."""
     rows = written.collect()
     good, bad = (
         [parse_written(row["file"]) for row in rows if row["quarantined"] is quarantined]
@@ -394,7 +430,6 @@ def _sort_written(written: DataFrame) -> tuple[list[DataFile], list[DataFile]]:
 def _to_read(tables: TopicTables, file: DataFile) -> FileToRead:
     return FileToRead(
         path=str(tables.bronze.path / file.path),
-        size=file.size,
         constants={"topic": tables.topic, "day": date.fromisoformat(file.values[1])},
     )
 
@@ -402,7 +437,7 @@ def _to_read(tables: TopicTables, file: DataFile) -> FileToRead:
 def _read_undecoded(
     spark: SparkSession, tables: TopicTables, plan: TopicPlan, transactions: tuple[Transaction, Transaction]
 ) -> DataFrame:
-    """Return the rows of bronze that are in neither table yet and were not purged, found by their identities."""
+    """Return the rows of bronze whose identities are not in silver, quarantine or purged records."""
     snapshot = tables.bronze.snapshot(plan.until)
     schema = tables.bronze.schema(snapshot)
     try:
@@ -424,7 +459,7 @@ def _read_undecoded(
 
 
 def _read_purged(spark: SparkSession, tables: TopicTables, quarantine: Snapshot) -> list[DataFrame]:
-    """Return the identities of records that were quarantined and purged since the last rebuild, if any."""
+    """Return the identities of records that were purged since the last rebuild, if any."""
     purged = find_purged(tables.quarantine)
     if purged is None:
         return []
@@ -435,24 +470,15 @@ def _read_purged(spark: SparkSession, tables: TopicTables, quarantine: Snapshot)
 
 
 def _make_task(
-    decoder: RecordDecoder,
-    silver: Transaction,
-    quarantine: Transaction,
-    *,
-    groups: Sequence[Sequence[FileToRead]] | None = None,
+    decoder: RecordDecoder, silver: Transaction, quarantine: Transaction
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function for ``mapInArrow`` that decodes and writes batches, and yields their files as ``_WRITTEN``.
-
-    Args:
-        groups: files by partition number, which the task reads itself; its input rows then have no meaning.
-    """
+    """Return the function for ``mapInArrow`` that decodes batches, writes files, and yields ``_WRITTEN``."""
     columns = silver_schema(decoder).names, BAD_RECORD.names
     folders = SILVER_FOLDERS, QUARANTINE_FOLDERS
     stagings = [(str(one.staging), one.attempt) for one in (silver, quarantine)]
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        task = 0 if context is None else context.taskAttemptId()
+        task = find_task()
         writers = [
             PartitionedWriter(
                 Path(staging),
@@ -462,45 +488,32 @@ def _make_task(
             )
             for (staging, attempt), partition_by in zip(stagings, folders, strict=True)
         ]
-        try:
-            for batch in batches if groups is None else _read_own(groups, batches):
+        with ExitStack() as stack:
+            for writer in writers:
+                stack.enter_context(closing(writer))
+            for batch in batches:
                 divided = decoder.divide(to_utc(batch))
                 for writer, rows, names in zip(writers, (divided.good, divided.bad), columns, strict=True):
                     writer.append(rows.select(names))
             files = [writer.finish() for writer in writers]
-        except BaseException:
-            for writer in writers:
-                writer.abort()
-            raise
-        yield _returned(*files)
+        yield _make_result(*files)
 
     return write
 
 
-def _read_own(groups: Sequence[Sequence[FileToRead]], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for _ in batches:
-        pass
-    context = TaskContext.get()
-    assert context is not None  # this runs in tasks only
-    for file in groups[context.partitionId()]:
-        yield from read_batches(file, READ)
-
-
-def _returned(good: Sequence[DataFile], bad: Sequence[DataFile]) -> pa.RecordBatch:
+def _make_result(good: Sequence[DataFile], bad: Sequence[DataFile]) -> pa.RecordBatch:
     flags = pa.array([False] * len(good) + [True] * len(bad), pa.bool_())
     texts = pa.array([json.dumps(encode_file(file)) for file in (*good, *bad)], pa.string())
     return pa.RecordBatch.from_arrays([flags, texts], names=["quarantined", "file"])
 
 
 def _summarize(done: Sequence[DecodedTopic], findings: Sequence[str], seconds: float) -> Summary:
-    total = Counter[str]()
-    for one in done:
-        total.update(read=one.read, decoded=one.decoded, quarantined=one.quarantined)
+    read = sum(one.read for one in done)
     return Summary(
         numbers={
-            "read": total["read"],
-            "decoded": total["decoded"],
-            "quarantined": total["quarantined"],
+            "read": read,
+            "decoded": sum(one.decoded for one in done),
+            "quarantined": sum(one.quarantined for one in done),
             "topics": {
                 one.topic: {
                     "read": one.read,
@@ -516,5 +529,5 @@ def _summarize(done: Sequence[DecodedTopic], findings: Sequence[str], seconds: f
             *(f"topic {one.topic}: {one.quarantined} records are in quarantine" for one in done if one.quarantined),
             *findings,
         ),
-        notes=() if total["read"] else ("bronze has nothing new of these topics",),
+        notes=() if read else ("bronze has nothing new of these topics",),
     )

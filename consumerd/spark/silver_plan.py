@@ -1,51 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of the job ``silver``: the files that a topic's next commit decodes.
+"""Plans of the job ``silver``: the files of bronze that a topic's next commit decodes.
 
-A commit takes files of about ``commit_bytes``. Of versions that were appended since the last commit it takes as many as
-fit. If the first one alone is larger, it is decoded in parts, file by file in the order of their paths. So is the first
-run, over the files of bronze's newest version. The progress says how far it has come (``silver_progress.Place``).
+A commit takes files of about ``commit_bytes``. It takes as many whole versions of bronze as fit, from the last commit
+on. If the first version alone is larger, it is decoded in parts: several commits, each with some of its files, in the
+order of their paths. The first run of a topic does so with all files of bronze's newest version. The tables' progress
+says how much is decoded (``silver_progress.SilverPosition``).
+
+Example: ``commit_bytes`` is 2 GiB, and everything up to version 10 of bronze is decoded. Version 11 has appended 1 GiB,
+version 12 0.8 GiB, version 13 five files of 1 GiB each. The first commit takes versions 11 and 12. Three more take two,
+two and one file of version 13.
 
 Invariants:
 
-* A plan's name and its files follow from where it begins and ends. If a run dies between its two commits, the
-  quarantine's progress says where the plan ends. So a later run makes the same plan, also with another ``commit_bytes``.
-* A part, and a version before bronze's newest one, is decoded from files that are there. If compaction and vacuum have
-  moved one of them, or bronze's log does not name them any more, all that is left up to bronze's newest version is found
-  by comparing identities, in one commit.
+* A plan's name and files depend only on where it begins and ends. If a run dies between its two commits, the
+  quarantine's progress says where the plan ends, so the next run makes the same plan, even with another
+  ``commit_bytes``.
+* A part, or a version before bronze's newest one, is decoded from exactly the files that bronze's log names. If vacuum
+  has removed one of them, or the log no longer goes back that far, all records up to bronze's newest version that are
+  not decoded yet are found by comparing identities, in one commit.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from consumerd.config.job import JobSettings
 from consumerd.spark.silver_progress import (
     BEGINNING,
     REBUILDS,
     SilverPosition,
     bronze_source,
     is_source,
-    read_place,
+    read_position,
     rebuilds_key,
     removed_rows,
 )
-from consumerd.spark.table.commit import DataFile, Operation, TableCommit, files_of, rows_of
+from consumerd.spark.table.commit import DataFile, Operation, TableCommit, cut_files, files_of, rows_of
 from consumerd.spark.table.errors import TableError, VersionVacuumed
 from consumerd.spark.table.snapshot import Snapshot
-from consumerd.spark.table.transaction import Table
+from consumerd.spark.table.transaction import Table, find_table
 
-_STALE_VERSIONS: Final = 50
-"""Versions of bronze without a record of the topic after which an empty commit notes the progress.
+_MAX_VERSIONS_WITHOUT_COMMIT: Final = 50
+"""Limit of bronze's versions without a record of the topic.
 
-Without it, bronze's log could expire beyond the last progress, and all rows would have to be compared.
+After that number of versions, an empty commit updates the progress. Otherwise bronze's log could expire beyond the
+version in the progress, and all rows would have to be compared.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicTables:
-    """The three tables of a topic."""
+    """The three tables of a topic: bronze, its decoded table (silver), the quarantine."""
 
     topic: str
     bronze: Table
@@ -54,51 +62,66 @@ class TopicTables:
 
     @property
     def source(self) -> str:
-        """Key of bronze in the progress of the topic's table."""
+        """Key under which the log of the topic's table has the topic's position in bronze.
+
+        The position says how much of the table ``bronze`` is decoded.
+        """
         return bronze_source(self.bronze.record.id)
 
     @property
     def quarantine_source(self) -> str:
-        """Key of bronze and this topic in the quarantine's progress."""
+        """Key under which the quarantine's log has this topic's position in bronze.
+
+        The position says how much of the table ``bronze`` is decoded.
+        """
         return f"{self.source}:{self.topic}"
 
     @property
     def quarantine_rebuilds(self) -> str:
-        """Key of this topic's rebuilds in the quarantine's progress."""
+        """Key under which the quarantine's log has this topic's number of rebuilds.
+
+        A rebuild decodes all records of a topic again.
+        """
         return rebuilds_key(self.topic)
 
     def decoded(self, silver: Snapshot) -> SilverPosition:
-        """Return how far the topic's table has come."""
-        return read_place(silver.progress, self.source)
+        """Return the position in bronze up to which the topic's table has decoded records."""
+        return read_position(silver.progress, self.source)
 
     def quarantined(self, quarantine: Snapshot) -> SilverPosition:
-        """Return how far the quarantine has come with this topic."""
-        return read_place(quarantine.progress, self.quarantine_source, self.topic)
+        """Return the position in bronze up to which the quarantine has this topic's bad records."""
+        return read_position(quarantine.progress, self.quarantine_source, self.topic)
 
     def removed(self, bronze: Snapshot, silver: Snapshot, quarantine: Snapshot) -> int:
-        """Count the decoded rows removed from bronze, minus those removed from silver and the quarantine."""
+        """Return the rows removed from bronze minus those removed from silver and quarantine.
+
+        Rows that were removed before they were decoded do not count. ``silver_progress.removed_rows`` has examples.
+        """
         return removed_rows(self.topic, self.source, bronze, silver, quarantine)
 
     def is_half_rebuilt(self, silver: Snapshot, quarantine: Snapshot) -> bool:
-        """Tell whether a rebuild died between its two commits.
+        """Return True if a rebuild died between its two commits.
 
-        The quarantine then has the bad records of all versions, and the topic's table still has the old rows.
+        The quarantine then has the bad records of all versions, and the topic's table still has its old rows.
         """
         return quarantine.progress.get(self.quarantine_rebuilds, 0) > silver.progress.get(REBUILDS, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPlan:
-    """The rows of bronze that one commit decodes.
+    """Rows of the table ``bronze`` that one commit of the job ``silver`` decodes.
+
+    Two commits have the same plan: that of the quarantine and that of the topic's table.
 
     Attributes:
-        name: the same for both commits, and for a later run with the same work.
-        operation: APPEND, or REPLACE for a rebuild.
-        begin: how far the topic is decoded before the commit.
-        end: how far it is decoded after it.
+        name: unique for these rows; also a later run that decodes these rows uses this name.
+        operation: APPEND, or REPLACE for a rebuild, which decodes all records again.
+        begin: the topic's position in bronze before the commit.
+        end: its position after it.
         files: the topic's files in between; all its files if ``known`` is a number.
-        known: number of rows in ``files`` that are decoded already, where logs do not say which; None otherwise.
-        quarantined: how far the quarantine had come when the plan was made.
+        known: number of rows in ``files`` that are decoded already, to be recognized by their identities; None if
+            identities need not be compared.
+        quarantined: the quarantine's position when the plan was made.
     """
 
     name: str
@@ -111,24 +134,29 @@ class TopicPlan:
 
     @property
     def until(self) -> int:
-        """Version of bronze that has all the plan's rows."""
+        """Version of the table ``bronze`` that has all rows of the plan."""
         return self.end.newest
 
     @property
     def is_part(self) -> bool:
-        """True if others of the files between two versions are decoded by other commits."""
+        """True if other commits decode other files of the same versions."""
         return bool(self.begin.files or self.end.files) and self.known is None
 
     @property
     def rows(self) -> int:
-        """Number of records to decode."""
+        """Number of records that the plan decodes."""
         return rows_of(self.files) - (self.known or 0)
 
 
 def plan_next(tables: TopicTables, *, commit_bytes: int, rebuild: bool = False) -> TopicPlan | None:
-    """Return the next plan, None if there is nothing to decode.
+    """Return the rows of bronze to decode next for a topic; None without any.
 
-    Raises TableError if bronze is another table than before, or if its rows have changed; VersionVacuumed, OSError.
+    Raises TableError if bronze is another table than before, or decoded rows of it were changed; VersionVacuumed,
+    OSError.
+
+    Args:
+        commit_bytes: approximate bytes of bronze's files per commit.
+        rebuild: decode all records again.
     """
     quarantine, silver, bronze = (one.snapshot() for one in (tables.quarantine, tables.silver, tables.bronze))
     if rebuild or tables.is_half_rebuilt(silver, quarantine):
@@ -137,18 +165,18 @@ def plan_next(tables: TopicTables, *, commit_bytes: int, rebuild: bool = False) 
             operation=Operation.REPLACE,
             begin=BEGINNING,
             end=SilverPosition(version=bronze.version),
-            files=_in_order(files_of(bronze.files.values(), tables.topic)),
+            files=_sort_by_path(files_of(bronze.files.values(), tables.topic)),
         )
     begin, quarantined = tables.decoded(silver), tables.quarantined(quarantine)
     _check_bronze(tables, begin, silver, bronze)
     is_ahead = quarantined > begin
     try:
         if is_ahead:
-            end, files = _go_to(tables, begin, quarantined)
+            end, files = _end_at(tables, begin, quarantined)
         else:
             end, files = _find_end(tables, begin, bronze.version, commit_bytes)
     except VersionVacuumed:
-        return _compare(tables, begin, bronze, silver, quarantine)
+        return _plan_comparison(tables, begin, bronze, silver, quarantine)
     plan = TopicPlan(
         name=_name(tables, silver, begin, end),
         operation=Operation.APPEND,
@@ -162,53 +190,47 @@ def plan_next(tables: TopicTables, *, commit_bytes: int, rebuild: bool = False) 
     was_restored = is_ahead and plan.name not in quarantine.plans
     # Only the newest version is sure to have all its files, so rows that have moved are looked for there.
     is_fixed = plan.is_part or plan.until < bronze.version
-    if was_restored or (is_fixed and is_moved(tables, plan.files)):
-        return _compare(tables, begin, bronze, silver, quarantine)
-    is_due = begin.until > 0 or end.version - begin.version >= _STALE_VERSIONS
+    if was_restored or (is_fixed and are_missing(tables, plan.files)):
+        return _plan_comparison(tables, begin, bronze, silver, quarantine)
+    is_due = begin.until > 0 or end.version - begin.version >= _MAX_VERSIONS_WITHOUT_COMMIT
     return plan if files or is_due else None
 
 
-def is_moved(tables: TopicTables, files: Iterable[DataFile]) -> bool:
-    """Tell whether one of bronze's files has been removed, as vacuum does after a compaction."""
+def are_missing(tables: TopicTables, files: Iterable[DataFile]) -> bool:
+    """Return True if one of these files of bronze no longer exists.
+
+    A file is deleted if a compaction has replaced it and a vacuum has followed.
+    """
     return any(not (tables.bronze.path / file.path).exists() for file in files)
 
 
-def cut_files(files: Sequence[DataFile], limit_bytes: int) -> Iterator[tuple[DataFile, ...]]:
-    """Yield consecutive files in parts of at most ``limit_bytes``. Pure.
+def decoded_bronze(tables: TopicTables, position: SilverPosition) -> Snapshot:
+    """Return a snapshot of bronze with only those of the topic's files that are decoded.
 
-    A larger file is a part by itself.
-    """
-    begin = size = 0
-    for number, file in enumerate(files):
-        if number > begin and size + file.size > limit_bytes:
-            yield tuple(files[begin:number])
-            begin, size = number, 0
-        size += file.size
-    if files:
-        yield tuple(files[begin:])
-
-
-def decoded_bronze(tables: TopicTables, place: SilverPosition) -> Snapshot:
-    """Return bronze with only the topic's rows that are decoded at a place.
+    Args:
+        position: the topic's position in bronze.
 
     Raises VersionVacuumed.
     """
-    if not place.until:
-        return tables.bronze.snapshot(place.version)
-    decoded = {file.path: file for file in _appended(tables, place.version, place.until)[: place.files]}
-    if place.version == 0:
-        return replace(tables.bronze.snapshot(place.until), files=decoded)
-    base = tables.bronze.snapshot(place.version)
+    if not position.until:
+        return tables.bronze.snapshot(position.version)
+    decoded = {file.path: file for file in _appended(tables, position.version, position.until)[: position.files]}
+    if position.version == 0:
+        return replace(tables.bronze.snapshot(position.until), files=decoded)
+    base = tables.bronze.snapshot(position.version)
     return replace(base, files={**base.files, **decoded})
 
 
 def find_other_sources(silver: Snapshot, source: str) -> list[str]:
-    """Return keys of the progress of other bronze tables that the topic's table was decoded from."""
-    return [key for key, place in silver.progress.items() if place and is_source(key) and key != source]
+    """Return keys of other bronze tables from which the topic's table was decoded before.
+
+    The keys are those of positions in the topic's table's log; ``source`` is the key of the present bronze table.
+    """
+    return [key for key, position in silver.progress.items() if position and is_source(key) and key != source]
 
 
 def _check_bronze(tables: TopicTables, begin: SilverPosition, silver: Snapshot, bronze: Snapshot) -> None:
-    """Raise TableError if bronze is another table, or has changed decoded rows."""
+    """Raise TableError if bronze is another table, or decoded rows of it were changed."""
     others = find_other_sources(silver, tables.source)
     if others or begin.newest > bronze.version:
         raise TableError(
@@ -222,10 +244,10 @@ def _check_bronze(tables: TopicTables, begin: SilverPosition, silver: Snapshot, 
         )
 
 
-def _go_to(
+def _end_at(
     tables: TopicTables, begin: SilverPosition, end: SilverPosition
 ) -> tuple[SilverPosition, tuple[DataFile, ...]]:
-    """Return an end that is given, and the files up to it."""
+    """Return a given end and the files up to it."""
     files = _appended(tables, begin.version, end.newest)
     return end, files[begin.files : end.files if end.until else len(files)]
 
@@ -233,7 +255,7 @@ def _go_to(
 def _find_end(
     tables: TopicTables, begin: SilverPosition, newest: int, commit_bytes: int
 ) -> tuple[SilverPosition, tuple[DataFile, ...]]:
-    """Return where a commit of about ``commit_bytes`` ends, and its files."""
+    """Return the end of a commit of about ``commit_bytes``, and its files."""
     if begin.until:
         until = begin.until
         files = _appended(tables, begin.version, until)
@@ -253,7 +275,7 @@ def _fitting_versions(
 ) -> tuple[int, tuple[DataFile, ...]]:
     """Return the last version up to which the topic's files fit, and these files.
 
-    It goes up to the first version with files at least.
+    The first version with files is taken even if it does not fit.
     """
     files: list[DataFile] = []
     size, until = 0, after
@@ -264,35 +286,35 @@ def _fitting_versions(
             break
         files += new
         size, until = size + more, commit.version
-    return until, _in_order(files)
+    return until, _sort_by_path(files)
 
 
 def _appended(tables: TopicTables, after: int, until: int) -> tuple[DataFile, ...]:
     """Return the topic's files that were appended between two versions. Raises VersionVacuumed.
 
-    From version 0 they are those of the later version: what was compacted or restored before has no history to follow.
+    From version 0 on, these are all files of the later version, since compaction may have replaced the appended ones.
     """
     if after == 0:
-        return _in_order(files_of(tables.bronze.snapshot(until).files.values(), tables.topic))
+        return _sort_by_path(files_of(tables.bronze.snapshot(until).files.values(), tables.topic))
     commits = tables.bronze.log.read_after(after, until)
-    return _in_order([file for commit in commits for file in _appended_by(commit, tables.topic)])
+    return _sort_by_path([file for commit in commits for file in _appended_by(commit, tables.topic)])
 
 
 def _appended_by(commit: TableCommit, topic: str) -> tuple[DataFile, ...]:
     return files_of(commit.added, topic) if commit.operation is Operation.APPEND else ()
 
 
-def _in_order(files: Iterable[DataFile]) -> tuple[DataFile, ...]:
-    """Return files by path: a checkpoint's order is not that of commits."""
+def _sort_by_path(files: Iterable[DataFile]) -> tuple[DataFile, ...]:
+    """Return files by path: snapshots from a checkpoint and from commits differ in order."""
     return tuple(sorted(files, key=lambda file: file.path))
 
 
-def _compare(
+def _plan_comparison(
     tables: TopicTables, begin: SilverPosition, bronze: Snapshot, silver: Snapshot, quarantine: Snapshot
 ) -> TopicPlan:
-    """Return a plan that finds new rows by comparing identities.
+    """Return a plan that finds undecoded rows by comparing identities.
 
-    It takes all of bronze, since logs do not name the files with new rows. Purged rows count as known:
+    It takes all of bronze, since the log does not say which files have new rows. Purged rows count as decoded:
     ``quarantine_purged`` has their identities.
     """
     end = SilverPosition(version=bronze.version)
@@ -300,7 +322,7 @@ def _compare(
     name = f"{_name(tables, silver, begin, end)}:compared"
     known = silver.rows + rows_of(files_of(quarantine.files.values(), tables.topic))
     known -= tables.removed(bronze, silver, quarantine)
-    if name in quarantine.plans:  # an earlier run of this plan came as far as that
+    if name in quarantine.plans:  # an earlier run of this plan died after its first commit
         known -= tables.quarantine.log.read(quarantine.plans[name]).rows
     return TopicPlan(
         name=name,
@@ -314,10 +336,47 @@ def _compare(
 
 
 def _name(tables: TopicTables, silver: Snapshot, begin: SilverPosition, end: SilverPosition) -> str:
-    """Return the name of the plan between two places.
+    """Return the name of the plan between two positions.
 
-    A restore of the topic's table changes it: the same work is then to be done again.
+    It contains the version in which the topic's table was last restored or rebuilt, since then the same rows are
+    decoded again.
     """
     first = f"{begin.version}.{begin.files}" if begin.files else f"{begin.version}"
     last = f"{end.until}.{end.files}" if end.files else f"{end.version}"
     return f"silver:{tables.topic}:{tables.bronze.record.id}:{first}-{last}:{silver.last_replace}"
+
+
+# -- for other jobs
+
+
+def find_undecoded(settings: JobSettings, bronze: Table, topic: str) -> frozenset[str]:
+    """Return the paths of a topic's files that silver has not decoded.
+
+    Silver decodes the files that were appended after the version of bronze in its progress. If a compaction, or a job
+    that removes rows, has replaced such a file, the new file is not decoded either.
+
+    Example: silver's progress is version 10. Version 11 appended file A, version 12 compacted A with an older file B
+    into C. C is not decoded: it has A's rows.
+
+    Raises TableError, OSError.
+    """
+    snapshot = bronze.snapshot()
+    silver = find_table(settings.folder("silver", topic))
+    after = 0 if silver is None else silver.snapshot().progress.get(bronze_source(bronze.record.id), 0)
+    if after > snapshot.version:
+        after = 0  # bronze was restored to an older version: silver needs a rebuild
+    try:
+        waiting = _find_waiting(bronze.log.read_after(after), topic)
+    except VersionVacuumed:
+        waiting = {file.path for file in files_of(snapshot.files.values(), topic)}
+    return frozenset(waiting & snapshot.files.keys())
+
+
+def _find_waiting(commits: Iterable[TableCommit], topic: str) -> set[str]:
+    """Return the paths of files with rows that these commits have appended."""
+    waiting: set[str] = set()
+    for commit in commits:
+        added = {file.path for file in files_of(commit.added, topic)}
+        if commit.operation in (Operation.APPEND, Operation.REPLACE) or not waiting.isdisjoint(commit.removed):
+            waiting |= added
+    return waiting

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of decoded records: one a topic, and the quarantine of all topics. Their columns, and whether they still fit."""
+"""Columns of the decoded tables: one table per topic, and the quarantine of all topics."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import json
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from consumerd.spark.decoding.records import MOMENT, RecordDecoder
 from consumerd.spark.quarantine_rows import MARKS
 
 SILVER: Final = "silver"
+"""First part of the name of a topic's table."""
 SILVER_FOLDERS: Final = ("day",)
+"""Partition columns of a topic's table."""
 QUARANTINE_FOLDERS: Final = ("topic", "day")
+"""Partition columns of the quarantine."""
 BOUNDS: Final = ("incarnation", "partition", "offset", "timestamp", "event_time")
+"""Columns whose smallest and largest value the log stores for each file."""
 
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _PLACE: Final = [
@@ -29,7 +32,7 @@ _PLACE: Final = [
     ("timestamp_type", pa.int32()),
     ("event_time", MOMENT),
 ]
-"""Whose record it is and when it was, by the record's own word and by its decoded one."""
+"""Identity and times of a record. ``event_time`` is decoded from it, as the settings say."""
 
 READ: Final = pa.schema(
     [
@@ -48,7 +51,7 @@ READ: Final = pa.schema(
         ("day", pa.date32()),
     ]
 )
-"""The columns of bronze that decoding needs."""
+"""Columns of bronze that decoding reads."""
 
 _BAD: Final = [
     *_PLACE,
@@ -61,16 +64,19 @@ _BAD: Final = [
 ]
 _FOLDERS: Final = [("topic", pa.string()), ("day", pa.date32())]
 BAD_RECORD: Final = pa.schema([*_BAD, *_FOLDERS])
-"""Columns that decoding writes.
+"""Columns of a bad record, as decoding writes it.
 
-``cause`` is one of ``decoding.records.CAUSES``; ``day`` is bronze's, that of the arrival.
+``cause`` is one of ``decoding.records.CAUSES``. ``day`` is bronze's.
 """
 QUARANTINE_SCHEMA: Final = pa.schema([*_BAD, *MARKS, *_FOLDERS])
 """Columns of the quarantine: those of bad records, and the marks of replays."""
 
 
 def silver_schema(decoder: RecordDecoder) -> pa.Schema:
-    """Return the columns of a topic's table; ``key`` and ``value`` are what the decoder makes of them, ``day`` is bronze's."""
+    """Return the columns of a topic's decoded table.
+
+    ``key`` and ``value`` have the types that the decoder gives them; ``day``, the partition column, is that of bronze.
+    """
     return pa.schema(
         [
             *_PLACE,
@@ -83,13 +89,13 @@ def silver_schema(decoder: RecordDecoder) -> pa.Schema:
     )
 
 
-def to_spark(schema: pa.Schema) -> StructType:
-    """Return Spark's form of columns."""
-    return from_arrow_schema(schema)
-
-
 def find_misfit(old: str, new: StructType) -> str | None:
-    """Say which of a table's columns (Spark's JSON) the new ones take away or change; None where they add some at most."""
+    """Describe a column that the new schema drops or changes; None without any.
+
+    Args:
+        old: columns of the table, as Spark's JSON.
+        new: columns by the settings.
+    """
     return _find_misfit(StructType.fromJson(json.loads(old)), new, "")
 
 

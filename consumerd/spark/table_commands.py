@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands ``describe``, ``history``, ``files``, ``quarantine``, ``vacuum`` and ``restore``. None needs Spark.
+"""The commands ``describe``, ``history``, ``files``, ``quarantine``, ``vacuum`` and ``restore``.
 
-A table is named by its place below ``pipeline.path`` (``bronze``, ``silver/orders``), or by its folder.
+None needs Spark. A table is named by its path below ``pipeline.path`` (``bronze``, ``silver/orders``), or by its
+folder.
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 from consumerd.config.job import QUARANTINE, JobSettings
 from consumerd.errors import ConfigError
+from consumerd.spark.decoding.records import CAUSES
 from consumerd.spark.job import JobName, PrintedTable, Summary, TableRequest
 from consumerd.spark.quarantine import Purged, Quarantined, count, purge
 from consumerd.spark.quarantine_purged import PURGED
@@ -29,42 +32,75 @@ from consumerd.spark.table.transaction import find_table, open_table
 from consumerd.spark.table.vacuum import Vacuumed, vacuum
 from consumerd.telemetry.wording import format_time
 
-_DEPTH: Final = 2
-_MEND: Final = "mend the declaration or the producer, then: consumerd-spark replay --source quarantine"
+_JOB_DEPTH: Final = 2
+"""Deepest level below ``pipeline.path`` at which jobs have their tables (``silver/orders``)."""
+_MAX_DEPTH: Final = 4
+"""Deepest level below ``pipeline.path`` at which tables are listed, for a folder above those of several pipelines."""
+_NEXT_STEP: Final = "mend the declaration or the producer, then: consumerd-spark replay --source quarantine"
 _OURS: Final = re.compile(r"(bronze|quarantine|purged|stats|silver of .*|latest of .*)$")
-"""Names of the jobs' own tables. Other Delta tables may lie beside them, and are not vacuumed unless named."""
+"""Names of the jobs' own tables.
+
+Other Delta tables may be in the same folder. They are vacuumed only if named.
+"""
 
 
 def run(name: JobName, settings: JobSettings, request: TableRequest) -> Summary:
-    """Execute a command. Raises ConfigError if there is no such table, TableError, OSError."""
+    """Execute a command over tables, such as ``history``; return its summary.
+
+    Raises ConfigError if there is no such table, TableError, OSError.
+    """
     return _COMMANDS[name](settings, request)
 
 
-def find_tables(settings: JobSettings) -> dict[str, DeltaTable]:
-    """Return existing tables by name: those of the settings, and any other below ``pipeline.path``.
+def find_tables(settings: JobSettings, *, depth: int = _JOB_DEPTH) -> dict[str, DeltaTable]:
+    """Return existing tables by name: those of the settings, and others below ``pipeline.path``.
+
+    Args:
+        depth: Levels below the path that are searched. Commands that change tables use the default, the tables of one
+            pipeline.
 
     Raises ConfigError if no path is set, TableError, OSError.
     """
     places = dict(settings.tables())
     top = settings.tables_root()
     if top is not None:
-        for depth in range(1, _DEPTH + 1):
-            for log in sorted(top.glob("*/" * depth + LOG_FOLDER)):
-                places.setdefault(str(log.parent.relative_to(top)), log.parent)
+        for place in sorted(_find_folders(top, depth), key=lambda place: (len(place.parts), place)):
+            places.setdefault(str(place.relative_to(top)), place)
     found = ((name, find_table(place)) for name, place in places.items())
     return {name: table for name, table in found if table is not None}
 
 
+def _find_folders(folder: Path, depth: int) -> Iterator[Path]:
+    """Yield the folders of tables at most ``depth`` levels below a folder.
+
+    Neither tables nor folders of partitions, such as ``topic=orders``, are searched: they may have many files.
+    """
+    if not depth:
+        return
+    found: list[Path] = []
+    with suppress(OSError):  # a folder that may not be read, such as another user's
+        found += folder.iterdir()
+    for place in found:
+        with suppress(OSError):
+            if "=" in place.name or not place.is_dir():
+                continue
+            if (place / LOG_FOLDER).is_dir():
+                yield place
+            else:
+                yield from _find_folders(place, depth - 1)
+
+
 def is_ours(table: DeltaTable) -> bool:
-    """Tell whether jobs or ``append_batches`` fill a table. Raises TableError, OSError."""
+    """Return True if jobs or ``append_batches`` write the table. Raises TableError, OSError."""
     return _OURS.match(table.record.name) is not None or is_filled_by_stream(table.snapshot())
 
 
 def _find(settings: JobSettings, name: str | None) -> tuple[str, DeltaTable]:
+    """Return a table and its name. Raises ConfigError if it does not exist."""
     assert name is not None  # the parser requires it
     if name.startswith(("/", "./", "../")):
         return name, open_table(name)
-    tables = find_tables(settings)
+    tables = find_tables(settings, depth=_MAX_DEPTH)
     if name not in tables:
         known = ", ".join(sorted(tables)) or "none yet"
         raise ConfigError(f"there is no table {name!r}; there are: {known}. A folder is written as /path or ./path")
@@ -75,7 +111,10 @@ def _find(settings: JobSettings, name: str | None) -> tuple[str, DeltaTable]:
 
 
 def _describe(settings: JobSettings, request: TableRequest) -> Summary:
-    tables = find_tables(settings) if request.table is None else dict([_find(settings, request.table)])
+    if request.table is None:
+        tables = find_tables(settings, depth=_MAX_DEPTH)
+    else:
+        tables = dict([_find(settings, request.table)])
     found = {name: _description(table, request.version) for name, table in tables.items()}
     heads = ("version", "oldest_version", "changed", "rows", "files", "bytes", "log_files", "log_bytes")
     rows = tuple((name, *(one[head] for head in heads)) for name, one in found.items())
@@ -122,7 +161,11 @@ def _description(table: DeltaTable, version: int | None) -> dict[str, object]:
 
 
 def _type_name(kind: Any) -> str:
-    """Return a column's type, given as Spark's JSON, in the notation of Spark SQL."""
+    """Return a column's type in the notation of Spark SQL.
+
+    Args:
+        kind: type in Spark's JSON.
+    """
     if isinstance(kind, str):
         return kind
     if kind["type"] == "array":
@@ -137,7 +180,7 @@ def _history(settings: JobSettings, request: TableRequest) -> Summary:
     _, table = _find(settings, request.table)
     newest = table.log.latest() if request.version is None else request.version
     first = max(newest - request.limit, table.log.oldest() - 1, 0)
-    commits = [_told(commit) for commit in table.log.read_after(first, newest)][::-1]
+    commits = [_encode_commit(commit) for commit in table.log.read_after(first, newest)][::-1]
     heads = ("version", "time", "operation", "job", "rows", "files_added", "files_removed", "bytes")
     rows = tuple(tuple(commit[head] for head in heads) for commit in commits)
     oldest = max(table.log.oldest(), 1)
@@ -150,7 +193,7 @@ def _history(settings: JobSettings, request: TableRequest) -> Summary:
     )
 
 
-def _told(commit: TableCommit) -> dict[str, object]:
+def _encode_commit(commit: TableCommit) -> dict[str, object]:
     operation = str(commit.operation) if commit.restores is None else f"restore of {commit.restores}"
     return {
         "version": commit.version,
@@ -194,7 +237,7 @@ def _row_of(file: DataFile) -> tuple[object, ...]:
 
 
 def _quarantine(settings: JobSettings, request: TableRequest) -> Summary:
-    """Count the quarantined records of a version by topic and cause, or purge them."""
+    """Count a version's quarantined records by topic and cause, or purge them."""
     _, table = _find(settings, QUARANTINE)
     choice = _choose(request)
     if request.purge is not None:
@@ -207,13 +250,15 @@ def _quarantine(settings: JobSettings, request: TableRequest) -> Summary:
             "rows": sum(one.rows for one in causes),
             "replayed": sum(one.replayed for one in causes),
         },
-        details={"table": str(table.path), "causes": [one.told() for one in causes]},
+        details={"table": str(table.path), "causes": [one.to_dict() for one in causes]},
         tables=_show_causes("In quarantine", causes),
-        notes=(_MEND if causes else "nothing is in quarantine" if not snapshot.rows else "nothing is chosen",),
+        notes=(_NEXT_STEP if causes else "nothing is in quarantine" if not snapshot.rows else "nothing is chosen",),
     )
 
 
 def _choose(request: TableRequest) -> Choice:
+    if request.cause is not None and request.cause not in CAUSES:
+        raise ConfigError(f"--cause: expected {', '.join(CAUSES[:-1])} or {CAUSES[-1]}, got {request.cause!r}")
     before = request.before
     if request.older_than_ms is not None:
         before = datetime.fromtimestamp(max(0.0, time.time() - request.older_than_ms / 1000), UTC)
@@ -225,7 +270,7 @@ def _purge(table: DeltaTable, request: TableRequest, choice: Choice) -> Summary:
         raise ConfigError("--version: a purge removes rows of the newest version; leave it out")
     before = table.snapshot()
     causes = count(table, before, choice)
-    done = Purged(rows=Counter())
+    done = Purged()
     if causes and not request.dry_run:
         done = purge(table, choice, now_ms=time.time_ns() // 1_000_000)
     after = table.snapshot()
@@ -249,7 +294,7 @@ def _purge(table: DeltaTable, request: TableRequest, choice: Choice) -> Summary:
         details={
             "table": str(table.path),
             "dry_run": request.dry_run,
-            "causes": [one.told() for one in causes],
+            "causes": [one.to_dict() for one in causes],
         },
         tables=_show_causes("To be purged" if request.dry_run else "Purged", causes),
         notes=tuple(notes),
@@ -258,7 +303,7 @@ def _purge(table: DeltaTable, request: TableRequest, choice: Choice) -> Summary:
 
 def _show_causes(title: str, causes: Sequence[Quarantined]) -> tuple[PrintedTable, ...]:
     heads = ("topic", "cause", "rows", "replayed", "first_landed", "last_landed", "example")
-    rows = tuple(tuple(one.told()[head] for head in heads) for one in causes)
+    rows = tuple(tuple(one.to_dict()[head] for head in heads) for one in causes)
     return (PrintedTable(title=title, heads=heads, rows=rows),) if rows else ()
 
 
@@ -311,8 +356,8 @@ def _restore(settings: JobSettings, request: TableRequest) -> Summary:
     lost = sum(file.rows for path, file in before.files.items() if path not in wanted.files)
     if wanted.covered != before.covered:
         notes.append(
-            f"what {name} had taken over behind version {request.version} is taken over again by the next run, from the "
-            "landed files that are still there; what was decoded of it is to be decoded anew (silver --rebuild)"
+            f"what {name} had taken over behind version {request.version} is taken over again by the next run, from "
+            "the landed files that are still there; what was decoded of it is to be decoded anew (silver --rebuild)"
         )
     elif wanted.progress != before.progress:
         notes.append(f"the next run that writes {name} goes on from there")

@@ -49,7 +49,8 @@ pytestmark = pytest.mark.records
 KEYS = ("anna-4711", "bert-0815", "carl-2342", "dora-1337", "emil-1000")
 """Keys in turn: the record at offset 12 has the third one."""
 ANNA = KEYS[0].encode()
-KINDS: tuple[Kind, ...] = ("parquet", "jsonl", "jsonl.gz", "jsonl.zst")
+KINDS: tuple[Kind, ...] = ("parquet", "jsonl.zst")
+"""One of each family: how the kinds of lines differ is tested without Spark."""
 TABLES = ("bronze", "quarantine", "silver/orders", "latest/orders")
 
 
@@ -319,6 +320,25 @@ def test_a_dry_run_changes_nothing(lake: Lake) -> None:
     }
 
 
+def test_a_wrong_predicate_is_refused_in_one_line(lake: Lake, capfd: pytest.CaptureFixture[str]) -> None:
+    """The JVM's stack trace would hide it."""
+    lake.fill()
+
+    with pytest.raises(ConfigError, match=r"pipeline\.erase\.where: .*orde"):
+        lake.erase(where="value.orde = 1")
+
+    assert "AnalysisException" not in capfd.readouterr().err
+
+
+def test_a_topic_of_which_nothing_has_landed_is_a_finding(lake: Lake) -> None:
+    """A misspelt topic would give a proof that its records are gone."""
+    lake.fill()
+
+    found = lake.erase(topic="ordres", key=KEYS[0]).findings
+
+    assert found == ("nothing has landed of topic ordres: is its name spelt right?",)
+
+
 def test_what_silver_has_not_decoded_is_not_erased(lake: Lake) -> None:
     """Its counts would not hold: the error names the job that is to run first."""
     lake.fill()
@@ -397,7 +417,7 @@ def test_a_run_that_died_is_finished_by_the_next(
     }
     for step in steps:
         with pytest.raises(Died):
-            erase.erase(lambda: lake.spark, lake.settings(**options), Dying(step))
+            erase.run(lambda: lake.spark, lake.settings(**options), Dying(step))
 
     summary = lake.erase(**options)
 

@@ -101,7 +101,7 @@ def test_work_whose_plan_has_expired_is_not_done_again(spark: SparkSession, tmp_
 def test_table_of_a_stream_is_bounded(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its commits bound its log, and ``compact`` its files, though no setting names it."""
     monkeypatch.setattr(table_log, "CHECKPOINT_EVERY", 5)
-    monkeypatch.setattr(table_log, "MOST_COMMITS", 10)
+    monkeypatch.setattr(table_log, "MAX_COMMITS", 10)
     monkeypatch.setattr(log_files, "CHECKPOINT_EVERY", 5)
     monkeypatch.setattr(log_files, "KEEP_ONE_IN", 10)
     batch = spark.createDataFrame([(1, "a")], "id INT, topic STRING")

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from consumerd import failpoints
 from consumerd.config.job import JobSettings
@@ -28,7 +29,7 @@ from consumerd.spark.compact import compact_table
 from consumerd.spark.job import Silent, Summary
 from consumerd.spark.quarantine_marks import Mark, _marked, find_places, mark_replayed
 from consumerd.spark.quarantine_rows import MARKS
-from consumerd.spark.silver_tables import BAD_RECORD, QUARANTINE_FOLDERS, to_spark
+from consumerd.spark.silver_tables import BAD_RECORD, QUARANTINE_FOLDERS
 from consumerd.spark.table import log as table_log
 from consumerd.spark.table.commit import Operation
 from consumerd.spark.table.errors import TableError
@@ -208,7 +209,7 @@ def test_a_table_of_an_earlier_release_gets_the_columns(
     """By the first replay; older versions stay as they were."""
     target = f"upgraded-{tmp_path.name.replace('_', '-')}"
     broker.create_topic(target, 1)
-    columns = to_spark(BAD_RECORD).json()
+    columns = from_arrow_schema(BAD_RECORD).json()
     create_table(lake / "quarantine", name="quarantine", schema=columns, partition_by=QUARANTINE_FOLDERS)
     land(spark, zone, lake, 0, 20)
     with pytest.MonkeyPatch.context() as patch:
@@ -233,7 +234,7 @@ def test_silver_adds_the_columns_to_a_table_of_an_earlier_release(
     spark: SparkSession, zone: LandingZone, lake: Path
 ) -> None:
     """So that a query for records that are not replayed works before the first replay."""
-    columns = to_spark(BAD_RECORD).json()
+    columns = from_arrow_schema(BAD_RECORD).json()
     create_table(lake / "quarantine", name="quarantine", schema=columns, partition_by=QUARANTINE_FOLDERS)
     land(spark, zone, lake, 0, 10)
     decode(spark, lake)

@@ -17,7 +17,7 @@ from consumerd.config.pipeline import Pipeline
 from consumerd.errors import ConfigError
 from consumerd.spark import replay, silver
 from consumerd.spark.job import Silent, Summary
-from consumerd.wire.records import NO_TIMESTAMP
+from consumerd.wire.record_fields import NO_TIMESTAMP
 from tests.support.bronze import run_bronze
 from tests.support.embedded import EmbeddedThread
 from tests.support.landing_zone import FIRST_MS, LandingZone

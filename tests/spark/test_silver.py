@@ -27,7 +27,8 @@ from consumerd.spark.table.parquet_files import FileSettings
 from consumerd.spark.table.reading import read_table
 from consumerd.spark.table.transaction import open_table
 from consumerd.spark.table.vacuum import vacuum
-from consumerd.wire.records import NO_TIMESTAMP, Record
+from consumerd.wire.record_fields import NO_TIMESTAMP
+from consumerd.wire.records import Record
 from tests.support.bronze import run_bronze
 from tests.support.lake import make_order
 from tests.support.landing_zone import FIRST_MS, LandingZone

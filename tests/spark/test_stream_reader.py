@@ -3,20 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Self
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from structlog.testing import capture_logs
 
+from consumerd.cluster.identities import ClusterIdentities
+from consumerd.cluster.view import Broker
 from consumerd.errors import NotFound, OffsetError
-from consumerd.model import LogRange, TopicPartition
+from consumerd.model import Incarnation, LogRange, TopicPartition
 from consumerd.spark.datasource.options import ReadOptions, Selection, Subscribe, parse_read_options
 from consumerd.spark.datasource.stream import ConsumerdStreamReader
 
 A, B = (TopicPartition.modern("orders", number) for number in range(2))
 ALL = ReadAllAvailable()
+OTHER_ID = "a5g7j1tvSx-Ob3bjRwaYgQ"
 
 
 class _Cluster:
@@ -27,7 +30,8 @@ class _Cluster:
         self.hidden: dict[TopicPartition, int] = {}
         self.grown: dict[TopicPartition, LogRange] = {}
         self.starts: dict[TopicPartition, int] = {}
-        self.made: dict[str, int] = {}
+        self.made: dict[str, str] = {}
+        self.identities = ClusterIdentities()
         self.open = 0
         self.slept = 0.0
         self.now = 0.0
@@ -47,6 +51,12 @@ class _Cluster:
     def bootstrap(self) -> str:
         return "elsewhere:9092"
 
+    def find_brokers(self, _partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Broker]:
+        return {}
+
+    def find_segments(self, _partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Sequence[int]]:
+        return {}
+
     def find_partitions(self, selection: Selection) -> tuple[TopicPartition, ...]:
         found = tuple(one for one in sorted(self.logs) if self.hidden.get(one, 0) <= 0)
         if isinstance(selection, Subscribe):
@@ -59,7 +69,7 @@ class _Cluster:
     def log_ranges(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
         return {one: self.logs[one] for one in partitions}
 
-    def czxids(self, topics: Collection[str]) -> Mapping[str, int]:
+    def find_incarnations(self, topics: Collection[str]) -> Mapping[str, str]:
         return {topic: self.made[topic] for topic in topics if topic in self.made}
 
     def resolve_start(self, _options: ReadOptions, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -273,7 +283,7 @@ def test_the_connection_is_made_once_and_given_up_at_the_end() -> None:
 def test_a_topic_that_was_made_again_is_read_from_its_beginning_however_far_it_has_grown() -> None:
     """Its offsets are other records; a position of the old one would pass over the new one's head."""
     cluster = _Cluster()
-    cluster.logs, cluster.made = {A: LogRange(0, 100), B: LogRange(0, 10)}, {"orders": 7}
+    cluster.logs, cluster.made = {A: LogRange(0, 100), B: LogRange(0, 10)}, {"orders": "7"}
     reader = _reader(cluster, startingOffsets="earliest", failOnDataLoss="false")
     cluster.starts = {A: 0, B: 0}
     begun = reader.latestOffset({}, ALL)
@@ -282,12 +292,12 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning_however_far_it_h
     assert read == {"orders": {"0": 100, "1": 10}, "orders@7": {}}
     assert ["orders/0 [0, 100)", "orders/1 [0, 10)"] == _ranges(reader, begun, read)
 
-    cluster.logs, cluster.made = {A: LogRange(5, 300), B: LogRange(0, 10)}, {"orders": 9}
+    cluster.logs, cluster.made = {A: LogRange(5, 300), B: LogRange(0, 10)}, {"orders": "9"}
     with capture_logs() as logs:
         gone = reader.latestOffset(read, ALL)
     assert gone == {"orders@9": {}}
     assert ["records_lost"] * 2 == [one["event"] for one in logs]
-    assert "orders/0: the topic was deleted and made again since it was read up to 100" in logs[0]["reason"]
+    assert "orders/0: the topic was deleted and re-created since it was read up to 100" in logs[0]["reason"]
     assert [] == _ranges(reader, read, gone)
     new = reader.latestOffset(gone, ALL)
     assert new == {"orders": {"0": 5, "1": 0}, "orders@9": {}}
@@ -299,9 +309,9 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning_however_far_it_h
 def test_a_topic_that_was_made_again_ends_a_query_that_may_lose_nothing() -> None:
     """The records of the old one that were not read are gone."""
     cluster = _Cluster()
-    cluster.logs, cluster.made = {A: LogRange(0, 300)}, {"orders": 9}
+    cluster.logs, cluster.made = {A: LogRange(0, 300)}, {"orders": "9"}
     with pytest.raises(
-        OffsetError, match=r"orders/0: the topic was deleted and made again since it was read up to 100.*failOnDataLoss"
+        OffsetError, match=r"orders/0: the topic was deleted and re-created since it was read up to 100.*failOnDataLoss"
     ):
         _reader(cluster).latestOffset({"orders": {"0": 100}, "orders@7": {}}, ALL)
 
@@ -309,7 +319,7 @@ def test_a_topic_that_was_made_again_ends_a_query_that_may_lose_nothing() -> Non
 def test_a_checkpoint_of_sparks_own_source_learns_which_topic_it_is_of() -> None:
     """With the next trigger, and without rows where there are none."""
     cluster = _Cluster()
-    cluster.logs, cluster.made = {A: LogRange(0, 100)}, {"orders": 7}
+    cluster.logs, cluster.made = {A: LogRange(0, 100)}, {"orders": "7"}
     reader = _reader(cluster)
     noted = reader.latestOffset({"orders": {"0": 100}}, ALL)
     assert noted == {"orders": {"0": 100}, "orders@7": {}}
@@ -324,10 +334,28 @@ def test_what_is_known_of_a_topic_stays_where_only_brokers_are_known() -> None:
     assert end == {"orders": {"0": 100}, "orders@7": {}}
 
 
+def test_a_checkpoint_of_zookeeper_goes_on_where_brokers_name_topic_ids() -> None:
+    """Without a record the two identities cannot be compared, and the present one is noted."""
+    cluster = _Cluster()
+    cluster.logs, cluster.made = {A: LogRange(0, 100)}, {"orders": OTHER_ID}
+    end = _reader(cluster).latestOffset({"orders": {"0": 90}, "orders@7": {}}, ALL)
+    assert end == {"orders": {"0": 100}, f"orders@{OTHER_ID}": {}}
+
+
+def test_a_topic_that_was_made_again_since_the_record_ends_a_query_that_may_lose_nothing() -> None:
+    """The recorded topic id is another one than that of the topic now."""
+    cluster = _Cluster()
+    cluster.logs, cluster.made = {A: LogRange(0, 300)}, {"orders": OTHER_ID}
+    recorded = ("orders", Incarnation.parse_topic("AAAAAAAAAAAAAAAAAAAAAQ"))
+    cluster.identities = ClusterIdentities(cluster="25-17", cluster_id="one", topics={recorded: Incarnation(7)})
+    with pytest.raises(OffsetError, match="orders/0: the topic was deleted and re-created"):
+        _reader(cluster).latestOffset({"orders": {"0": 100}, "orders@7": {}}, ALL)
+
+
 def test_partitions_that_are_not_there_for_a_moment_keep_their_places() -> None:
     """A topic that is gone altogether may come back, with the same records."""
     cluster = _Cluster()
-    cluster.made = {"orders": 7}
+    cluster.made = {"orders": "7"}
     start = {"orders": {"0": 90}, "orders@7": {}}
     assert start == _reader(cluster, failOnDataLoss="false").latestOffset(start, ALL)
 

@@ -20,6 +20,8 @@ from consumerd.spark import append_batches, read_table, register
 from consumerd.spark.table.transaction import open_table
 from consumerd.wire.apikeys import ApiKey
 from tests.support.embedded import EmbeddedThread
+from tests.support.landing_check import Place
+from tests.support.spark_frames import read_sink, read_triggers, run_available
 from tests.support.topic_nodes import connected
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import run_server
@@ -28,8 +30,6 @@ pytestmark = pytest.mark.records
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Place = tuple[str, int, int]
 
 
 @pytest.fixture(scope="module")
@@ -67,33 +67,13 @@ def _read(spark: SparkSession, broker: EmbeddedThread, **options: object) -> Dat
     return reader.load()
 
 
-def _run(frame: DataFrame, folder: Path) -> None:
-    """Append what there is to a sink below ``folder``, from its checkpoint on."""
-    query = (
-        frame.writeStream.format("parquet")
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start(str(folder / "sink"))
-    )
-    try:
-        assert query.awaitTermination(300)
-    finally:
-        query.stop()
-
-
 def _sunk(spark: SparkSession, folder: Path) -> Counter[Place]:
-    rows = spark.read.parquet(str(folder / "sink")).select("topic", "partition", "offset").collect()
+    rows = read_sink(spark, folder).select("topic", "partition", "offset").collect()
     return Counter((row.topic, row.partition, row.offset) for row in rows)
 
 
 def _all(topic: str, *counts: int) -> Counter[Place]:
     return Counter((topic, partition, offset) for partition, count in enumerate(counts) for offset in range(count))
-
-
-def _offsets(folder: Path) -> list[dict[str, dict[str, int]]]:
-    """The offsets of each trigger, as the checkpoint has them."""
-    logs = sorted((folder / "checkpoint" / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
-    return [json.loads(path.read_text().splitlines()[-1]) for path in logs]
 
 
 def _killing(frame: DataFrame, at: int) -> DataFrame:
@@ -120,8 +100,8 @@ def test_killed_in_the_middle_of_triggers_each_offset_is_sunk_once(
     frame = _read(spark, broker, subscribe=topic, maxOffsetsPerTrigger=250)
     for kill in range(3):
         with pytest.raises(StreamingQueryException):
-            _run(_killing(frame, 60 + 130 * kill), tmp_path)
-    _run(frame, tmp_path)
+            run_available(_killing(frame, 60 + 130 * kill), tmp_path)
+    run_available(frame, tmp_path)
 
     assert _all(topic, 400, 400) == _sunk(spark, tmp_path)
 
@@ -170,13 +150,13 @@ def test_a_query_goes_on_where_its_checkpoint_is(
     """With the offsets that Spark's own source writes, so that a query may change its format and keep its place."""
     _fill(broker, topic, 30)
     frame = _read(spark, broker, subscribe=topic, maxRowsPerTrigger=40)
-    _run(frame, tmp_path)
-    first = _offsets(tmp_path)
+    run_available(frame, tmp_path)
+    first = read_triggers(tmp_path)
     _fill(broker, topic, 5)
-    _run(frame, tmp_path)
+    run_available(frame, tmp_path)
 
     assert [{topic: {"0": one, "1": one}} for one in (0, 20, 30)] == first
-    assert {topic: {"0": 35, "1": 35}} == _offsets(tmp_path)[-1]
+    assert {topic: {"0": 35, "1": 35}} == read_triggers(tmp_path)[-1]
     assert _all(topic, 35, 35) == _sunk(spark, tmp_path)
 
 
@@ -186,12 +166,12 @@ def test_latest_stays_where_it_was_when_the_first_rows_are_lost_with_their_query
     """Asked for again after the crash, latest would lie behind the records that the dead query was about to read."""
     _fill(broker, topic, 3)
     frame = _read(spark, broker, subscribe=topic, startingOffsets="latest")
-    _run(frame, tmp_path)
+    run_available(frame, tmp_path)
     _fill(broker, topic, 4)
     with pytest.raises(StreamingQueryException):
-        _run(_killing(frame, 5), tmp_path)
+        run_available(_killing(frame, 5), tmp_path)
     _fill(broker, topic, 2)
-    _run(frame, tmp_path)
+    run_available(frame, tmp_path)
 
     assert _all(topic, 9, 9) - _all(topic, 3, 3) == _sunk(spark, tmp_path)
 
@@ -203,12 +183,12 @@ def test_new_topics_and_partitions_are_read_from_their_beginning(
     broker.create_topic("pattern-a", 1)
     _fill(broker, "pattern-a", 3, partitions=1)
     frame = _read(spark, broker, subscribePattern="pattern-.*", startingOffsets="latest")
-    _run(frame, tmp_path)
+    run_available(frame, tmp_path)
     broker.create_topic("pattern-b", 2)
     _fill(broker, "pattern-b", 7)
     _fill(broker, "pattern-a", 1, partitions=1)
-    _run(frame, tmp_path)
-    _run(frame, tmp_path)
+    run_available(frame, tmp_path)
+    run_available(frame, tmp_path)
 
     assert _all("pattern-b", 7, 7) + Counter([("pattern-a", 0, 3)]) == _sunk(spark, tmp_path)
 
@@ -255,7 +235,7 @@ def test_what_cannot_be_read_is_said_by_name(
 ) -> None:
     """On the driver, by the query's error: nobody looks for it in an executor's log."""
     with pytest.raises(Exception) as refused:  # noqa: PT011 - Spark wraps it in several, by where it is found
-        _run(_read(spark, broker, **options), tmp_path)
+        run_available(_read(spark, broker, **options), tmp_path)
 
     assert said in str(refused.value)
 
@@ -267,13 +247,13 @@ def test_offsets_that_are_gone_end_the_query_or_are_passed_over(
     _fill(broker, topic, 10)
     beyond = json.dumps({topic: {"0": 50, "1": 0}})
     with pytest.raises(StreamingQueryException) as lost:
-        _run(_read(spark, broker, subscribe=topic, startingOffsets=beyond), tmp_path)
+        run_available(_read(spark, broker, subscribe=topic, startingOffsets=beyond), tmp_path)
     assert f"{topic}/0: offset 50 is outside the broker's log [0, 10]" in str(lost.value)
     assert "failOnDataLoss" in str(lost.value)
 
-    _run(_read(spark, broker, subscribe=topic, startingOffsets=beyond, failOnDataLoss="false"), tmp_path)
+    run_available(_read(spark, broker, subscribe=topic, startingOffsets=beyond, failOnDataLoss="false"), tmp_path)
     _fill(broker, topic, 2)
-    _run(_read(spark, broker, subscribe=topic, failOnDataLoss="false"), tmp_path)
+    run_available(_read(spark, broker, subscribe=topic, failOnDataLoss="false"), tmp_path)
 
     assert _all(topic, 12, 12) - _all(topic, 10, 0) == _sunk(spark, tmp_path)
 
@@ -284,17 +264,17 @@ def test_a_topic_that_was_made_again_is_read_whole_however_far_it_has_grown(
     """Known by the topic's node in ZooKeeper: the checkpoint's offset is well within the new log."""
     options = {"zookeeper": broker.zookeeper, "subscribe": topic}
     _fill(broker, topic, 50)
-    _run(_read(spark, broker, **options), tmp_path)
+    run_available(_read(spark, broker, **options), tmp_path)
 
     broker.do(lambda cluster: cluster.broker.topics.delete(topic))
     with connected(broker.zookeeper) as registry:
         wait_until(lambda: registry.exists(f"/brokers/topics/{topic}") is None, "the topic to be gone", 30)
     broker.create_topic(topic, 2)
     _fill(broker, topic, 120)
-    with pytest.raises(StreamingQueryException, match="was deleted and made again since it was read up to 50"):
-        _run(_read(spark, broker, **options), tmp_path)
-    _run(_read(spark, broker, **options, failOnDataLoss="false"), tmp_path)
-    _run(_read(spark, broker, **options), tmp_path)
+    with pytest.raises(StreamingQueryException, match="was deleted and re-created since it was read up to 50"):
+        run_available(_read(spark, broker, **options), tmp_path)
+    run_available(_read(spark, broker, **options, failOnDataLoss="false"), tmp_path)
+    run_available(_read(spark, broker, **options), tmp_path)
 
     expected = Counter(
         {(topic, partition, offset): 2 if offset < 50 else 1 for partition in (0, 1) for offset in range(120)}

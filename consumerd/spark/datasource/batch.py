@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The batch reader that Spark sees: plans on the driver, reads on executors."""
+"""The batch reader that Spark calls: plans on the driver, reads on executors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from consumerd.spark.datasource.options import Edge, ReadOptions
 from consumerd.spark.datasource.planning import OffsetRange, divide_ranges, fit_ranges, plan_ranges
 from consumerd.spark.datasource.pruning import Wanted, begin_later, find_wanted
 from consumerd.spark.datasource.reading import ReadTask, read_range, report_lost
-from consumerd.spark.datasource.worker_logs import log_warnings
-from consumerd.spark.datasource.worker_memory import spare_loaded_modules
+from consumerd.spark.datasource.worker import log_warnings, prepare_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class RangePartition(InputPartition):
-    """A Spark partition, of a batch as of a trigger: one range of offsets, or nothing to read for None."""
+    """Spark partition of a batch or a stream: one range of offsets.
+
+    Its value is the work of one Spark task. None is a task that reads nothing.
+    """
 
     def __init__(self, task: ReadTask | None) -> None:
         super().__init__(task)
@@ -32,52 +34,69 @@ class RangePartition(InputPartition):
 
 
 class BatchReader(DataSourceReader):
-    """Reads what there is between two bounds at the moment of planning.
+    """Batch reader of the format ``consumerd``: records between two bounds.
 
-    Spark calls ``pushFilters`` only where ``spark.sql.python.filterPushdown.enabled`` is true, and refuses a reader that
-    has it where it is false: ``register`` sets it.
+    The bounds are resolved to offsets when the query is planned.
     """
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._wanted = Wanted()
 
+    # Spark calls this only if spark.sql.python.filterPushdown.enabled is true, and refuses a reader that has it
+    # otherwise; consumerd.spark.register sets it.
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Keep which partitions and offsets the filters leave out; returns all filters, which Spark evaluates itself."""
+        """Keep a query's filters for planning; return them all, so that Spark applies them."""
         self._wanted = find_wanted(filters)
         return filters
 
     def partitions(self) -> list[InputPartition]:
-        """Plan. Raises ConfigError, NotFound, OffsetError, OffsetOutOfRange, ConnectionLost, CoordinationError."""
-        from consumerd.spark.datasource.lookup import ClusterLookup  # executors do without
+        """Return the ranges of offsets to read, as Spark partitions.
+
+        Raises ConfigError, NotFound, OffsetError, OffsetOutOfRange, ConnectionLost, CoordinationError.
+        """
+        from consumerd.spark.datasource.lookup import ClusterLookup  # here, so that executors need not load it
 
         log_warnings()
         options = self._options
         with ClusterLookup(options.cluster, read_committed=options.fetch.read_committed) as lookup:
-            ranges = _plan(options, self._wanted, lookup)
-            return list(make_partitions(ranges, options, bootstrap=lookup.bootstrap()))
+            return list(make_partitions(_plan(options, self._wanted, lookup), options, lookup))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one range; see :func:`~consumerd.spark.datasource.reading.read_range`."""
+        """Yield the rows of one range of offsets; runs on an executor.
+
+        Raises OffsetOutOfRange (``failOnDataLoss``), RecordTooLarge, CorruptMessageError, RequestTimedOut.
+        """
         return read_partition(partition)
 
 
-def make_partitions(ranges: Sequence[OffsetRange], options: ReadOptions, *, bootstrap: str) -> list[RangePartition]:
-    """Return Spark partitions for ranges, divided as the options say; one of nothing where there are none.
+def make_partitions(ranges: Sequence[OffsetRange], options: ReadOptions, lookup: ClusterLookup) -> list[RangePartition]:
+    """Divide ranges as the options say, and return them as Spark partitions.
 
-    ``bootstrap`` are the addresses by which executors find the cluster.
+    There is at least one partition; without ranges it reads nothing. Raises ConfigError, ConnectionLost,
+    CoordinationError.
+
+    Args:
+        lookup: finds addresses of brokers for executors, which do not ask ZooKeeper.
     """
+    partitions = [one.partition for one in ranges]
+    is_divided = options.min_partitions is not None or options.max_records_per_partition is not None
     divided = divide_ranges(
-        ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
+        ranges,
+        min_partitions=options.min_partitions,
+        max_records=options.max_records_per_partition,
+        segments=lookup.find_segments(partitions) if is_divided else {},
     )
-    cluster = replace(options.cluster, bootstrap=bootstrap, zookeeper=None, zookeeper_auth=None)
+    brokers = lookup.find_brokers(partitions)
+    cluster = replace(options.cluster.without_zookeeper(lookup.bootstrap()), identities=None)
     tasks = [
         ReadTask(
             range=one,
             cluster=cluster,
             fetch=options.fetch,
+            broker=brokers.get(one.partition),
             fail_on_data_loss=options.fail_on_data_loss,
-            include_headers=options.include_headers,
+            columns=options.columns,
         )
         for one in divided
     ]
@@ -85,22 +104,27 @@ def make_partitions(ranges: Sequence[OffsetRange], options: ReadOptions, *, boot
 
 
 def read_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a Spark partition of :func:`make_partitions`; runs on an executor. Raises as :func:`read_range`."""
-    log_warnings()
-    spare_loaded_modules()
+    """Yield the rows of a Spark partition; runs on an executor.
+
+    Raises OffsetOutOfRange (``failOnDataLoss``), RecordTooLarge, CorruptMessageError, RequestTimedOut.
+    """
+    prepare_worker()
     assert isinstance(partition, RangePartition)
     if partition.task is not None:
         yield from read_range(partition.task)
 
 
 def _plan(options: ReadOptions, wanted: Wanted, lookup: ClusterLookup) -> list[OffsetRange]:
-    """Find out what there is to read; what is missing of it is an error, or reported."""
+    """Return the ranges to read.
+
+    Offsets that were asked for and are not in the log are an error, or reported, depending on ``failOnDataLoss``.
+    """
     partitions = lookup.find_partitions(options.selection)
     starts = lookup.resolve_start(options, partitions)
     ranges = wanted.clip(plan_ranges(starts, lookup.resolve_end(options, partitions)))
     held = lookup.log_ranges([one.partition for one in ranges])
     if options.starting is Edge.EARLIEST:
-        # whatever it is by now
+        # retention may have deleted records since the start was resolved; the earliest offset is then a later one
         ranges = [replace(one, start=min(max(one.start, held[one.partition].earliest), one.end)) for one in ranges]
     kept, lost = fit_ranges(ranges, held, fail_on_data_loss=options.fail_on_data_loss)
     for one in lost:

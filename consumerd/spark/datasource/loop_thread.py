@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An event loop in a thread, so that what is asynchronous can be called from code that is not.
+"""An event loop in a thread, so that synchronous code can use connections.
 
-Spark calls readers as ordinary functions: on the driver perhaps below a notebook's loop, which must not be entered
-again, on executors from a generator that rests while rows are taken from it. Connections, though, need a loop that goes
-on.
+Spark calls readers as ordinary functions. On the driver a notebook's event loop may be running, which cannot be entered
+a second time. On executors the reader is a generator, which stands still while Spark takes rows. Connections need a
+loop that keeps running.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ T = TypeVar("T")
 
 
 class LoopThread(Generic[R]):
-    """Enters a resource in a loop of its own, calls it there, and leaves it with the block.
+    """Runs coroutines on an event loop in a thread of its own; a context manager.
 
-    The thread is a daemon: a process that is told to end does not wait for it.
+    Its ``with`` block enters a resource, such as connections, on that loop. The thread is a daemon thread, so it does
+    not keep an ending process alive.
     """
 
     def __init__(self, resource: AbstractAsyncContextManager[R], *, name: str) -> None:
@@ -41,7 +42,7 @@ class LoopThread(Generic[R]):
         self._thread.start()
         try:
             self._opened.result()
-        except BaseException:  # also where the wait is interrupted while there is no answer
+        except BaseException:  # the resource failed, or an interrupt (Ctrl-C) ended our wait for it
             self._abandoned = True
             self._end()
             self._thread.join()
@@ -60,11 +61,11 @@ class LoopThread(Generic[R]):
 
     @property
     def resource(self) -> R:
-        """What was entered; for use on its loop alone."""
+        """The resource that the ``with`` block has entered; use it only on the loop."""
         return self._opened.result()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Begin to run ``work`` on the loop; what is not waited for ends with the block."""
+        """Start a coroutine on the loop. Leaving the ``with`` block cancels it."""
         assert self._loop is not None
         call = asyncio.run_coroutine_threadsafe(work, self._loop)
         self._calls.add(call)
@@ -72,25 +73,28 @@ class LoopThread(Generic[R]):
         return call
 
     def wait(self, call: concurrent.futures.Future[T]) -> T:
-        """Return what a work returns; bounded by it. Raises what it raises, or what has ended the loop.
+        """Wait for a submitted coroutine, and return its result. An interrupt cancels the coroutine.
 
-        Where waiting is interrupted the work is cancelled.
+        Raises the coroutine's exception, or the one that has ended the loop. Has no time limit of its own.
         """
         try:
             return call.result()
         except concurrent.futures.CancelledError:
-            self._ended.result()  # cancelled since the resource failed: the thread is ending
+            self._ended.result()  # cancelled because the resource failed: raises its exception
             raise
         except BaseException:
             call.cancel()
             raise
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` on the loop and return what it returns. Raises as :meth:`wait`."""
+        """Run a coroutine on the loop; wait for its result and return it.
+
+        Raises the coroutine's exception, or the one that has ended the loop.
+        """
         return self.wait(self.submit(work))
 
     def _end(self) -> None:
-        """Have the thread leave its resource; where that is not entered yet, at once when it is."""
+        """Ask the thread to leave the resource, even if it is still being entered."""
         if self._loop is not None and self._stop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended by itself
                 self._loop.call_soon_threadsafe(self._stop.set)
@@ -98,7 +102,7 @@ class LoopThread(Generic[R]):
     def _run(self) -> None:
         try:
             asyncio.run(self._hold())
-        except BaseException as error:  # noqa: BLE001 - it is told to whoever enters or leaves, and ends the thread
+        except BaseException as error:  # noqa: BLE001 - raised again by __enter__, wait or __exit__; the thread ends
             if not self._opened.done():
                 self._opened.set_exception(error)
             self._ended.set_exception(error)

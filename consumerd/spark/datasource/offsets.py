@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offsets by partition, as values and as the JSON that Spark's own Kafka source writes: ``{"topic": {"0": 5}}``.
+"""Offsets by partition, as values and as JSON: ``{"topic": {"0": 5}}``. Pure.
 
-Pure. An offset here is the next one to be read, as everywhere in consumerd, so that the end of a range is exclusive.
+The JSON is that of Spark's own Kafka source. An offset is the next one to read, so the end of a range is exclusive.
+Partition 3 of broker 0 of Kafka 0.6 or 0.7 is ``{"topic": {"0-3": 1234}}``, and its offset counts bytes.
 
-A checkpoint says besides which making of a topic its offsets are of, by the ``czxid`` of the topic's node where
-ZooKeeper is
-known: ``{"orders": {"0": 5}, "orders@7": {}}``. No topic has such a name, and Spark's own source, which reads offsets of
-partitions, finds none there: a query may go over to it, and back.
+A checkpoint also identifies each topic's incarnation, so that a deleted and re-created topic is noticed. If ZooKeeper
+is given, that is the ``czxid`` of the node of the topic, which created it; else it is the topic id, if brokers
+have it (2.8 and later). Example: the topic ``orders`` with czxid 7 is ``{"orders": {"0": 5}, "orders@7": {}}``. No
+topic can have the name ``orders@7``, and Spark's own source finds no offsets there, so a query can be moved to that
+source and back.
 """
 
 from __future__ import annotations
@@ -18,48 +20,53 @@ from types import MappingProxyType
 from typing import Final
 
 from consumerd.errors import ConfigError
-from consumerd.model import PartitionKey, TopicPartition, find_topic_fault
+from consumerd.model import PartitionKey, TopicPartition, find_topic_fault, is_topic_id
 
 PartitionOffsets = Mapping[TopicPartition, int]
 
 JsonOffsets = dict[str, dict[str, int]]
-"""What a checkpoint holds: topic, partition as text, next offset."""
+"""Contents of a checkpoint: topic, partition as text, next offset."""
 
 _MOST: Final = (1 << 63) - 1
-_MOST_PARTITION: Final = (1 << 31) - 1
 _MADE: Final = "@"
+"""Separator between a topic and its incarnation."""
 _CZXID: Final = re.compile("[0-9]{1,19}")
-_NUMBER: Final = re.compile("0|[1-9][0-9]{0,9}")
-"""Nothing else, such as 00: one partition would have two names."""
 
 
-def to_json(offsets: PartitionOffsets, czxids: Mapping[str, int] = MappingProxyType({})) -> JsonOffsets:
-    """Return offsets as they stand in a checkpoint, topics and partitions in order; ``czxids`` by topic."""
+def to_json(offsets: PartitionOffsets, incarnations: Mapping[str, str] = MappingProxyType({})) -> JsonOffsets:
+    """Return offsets, and topics' incarnations, as they are in a checkpoint; sorted."""
     found: JsonOffsets = {}
     for partition in sorted(offsets):
         found.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
-    for topic in sorted(czxids):
-        found[f"{topic}{_MADE}{czxids[topic]}"] = {}
+    for topic in sorted(incarnations):
+        found[f"{topic}{_MADE}{incarnations[topic]}"] = {}
     return found
 
 
-def read_checkpoint(document: JsonOffsets) -> tuple[dict[TopicPartition, int], dict[str, int]]:
-    """Read what :func:`to_json` has made, or Spark's own source: offsets, and the topics' czxids. Raises ConfigError."""
+def read_checkpoint(document: JsonOffsets) -> tuple[dict[TopicPartition, int], dict[str, str]]:
+    """Return the offsets and the topics' incarnations of a checkpoint.
+
+    It may be one of Spark's own source, without incarnations. Raises ConfigError.
+    """
     offsets: JsonOffsets = {}
-    czxids: dict[str, int] = {}
+    incarnations: dict[str, str] = {}
     for name, by_partition in document.items():
-        topic, made, czxid = name.partition(_MADE)
-        if made and not by_partition and _CZXID.fullmatch(czxid):
-            czxids[topic] = int(czxid)
+        topic, made, incarnation = name.partition(_MADE)
+        if made and not by_partition and (_CZXID.fullmatch(incarnation) or is_topic_id(incarnation)):
+            incarnations[topic] = incarnation
         else:
             offsets[name] = by_partition
-    return from_json(offsets, what="the checkpoint"), czxids
+    return from_json(offsets, what="the checkpoint"), incarnations
 
 
 def from_json(document: object, *, what: str, least: int = 0) -> dict[TopicPartition, int]:
-    """Read offsets, or times, out of a parsed JSON document; ``what`` says where it comes from, ``least`` the smallest.
+    """Read offsets, or timestamps, by partition from a parsed JSON document.
 
-    Raises ConfigError that names topic and partition.
+    Args:
+        what: name of the document, for errors.
+        least: smallest number allowed.
+
+    Raises ConfigError, which names topic and partition.
     """
     if not isinstance(document, dict):
         raise ConfigError(f'{what}: expected {{"topic": {{"0": 23}}}}, got {_describe(document)}')
@@ -77,7 +84,14 @@ def from_json(document: object, *, what: str, least: int = 0) -> dict[TopicParti
 
 
 def parse_offsets(text: str, *, what: str, least: int = 0) -> dict[TopicPartition, int]:
-    """Read offsets, or times, out of JSON text. Raises ConfigError as :func:`from_json`."""
+    """Read offsets, or timestamps, by partition from JSON such as ``{"topic": {"0": 5}}``.
+
+    Args:
+        what: name of the option, for errors.
+        least: smallest number allowed.
+
+    Raises ConfigError, which names topic and partition.
+    """
     found = from_json(_parse(text, what), what=what, least=least)
     if not found:
         raise ConfigError(f"{what}: no partition is named")
@@ -85,7 +99,10 @@ def parse_offsets(text: str, *, what: str, least: int = 0) -> dict[TopicPartitio
 
 
 def parse_assignment(text: str, *, what: str) -> list[TopicPartition]:
-    """Read ``{"topic": [0, 1]}``; returns the partitions in order, each once. Raises ConfigError."""
+    """Read partitions such as ``{"topic": [0, 1]}``; return them in order, each once.
+
+    Those of Kafka 0.6 and 0.7 are texts, as in ``{"topic": ["0-0", "1-0"]}``. Raises ConfigError.
+    """
     document = _parse(text, what)
     if not isinstance(document, dict):
         raise ConfigError(f'{what}: expected {{"topic": [0, 1]}}, got {_describe(document)}')
@@ -95,9 +112,12 @@ def parse_assignment(text: str, *, what: str) -> list[TopicPartition]:
         if not isinstance(numbers, list):
             raise ConfigError(f"{what}: {topic}: expected a list of partitions, got {_describe(numbers)}")
         for number in numbers:
-            if isinstance(number, bool) or not isinstance(number, int):
+            partition = None
+            if isinstance(number, (int, str)) and not isinstance(number, bool):
+                partition = _read_partition(topic, str(number), what)
+            if partition is None or partition.is_legacy != isinstance(number, str):
                 raise ConfigError(f"{what}: {topic}: expected a partition's number, got {_describe(number)}")
-            found.add(_read_partition(topic, str(number), what))
+            found.add(partition)
     if not found:
         raise ConfigError(f"{what}: no partition is named")
     return sorted(found)
@@ -124,9 +144,10 @@ def _check_topic(topic: str, what: str) -> None:
 
 
 def _read_partition(topic: str, key: str, what: str) -> TopicPartition:
-    if not _NUMBER.fullmatch(key) or int(key) > _MOST_PARTITION:
-        raise ConfigError(f"{what}: {topic}: expected a partition's number, got {key!r}")
-    return TopicPartition(topic, PartitionKey(int(key)))
+    try:
+        return TopicPartition(topic, PartitionKey.parse(key))
+    except ValueError:
+        raise ConfigError(f"{what}: {topic}: expected a partition's number, got {_describe(key)}") from None
 
 
 def _describe(value: object) -> str:

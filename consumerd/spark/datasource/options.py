@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a reader can be asked for, in the words of Spark's own Kafka source, so that a job moves over by its format's name.
+"""Options of readers, named as those of Spark's own Kafka source. Pure.
 
-Pure. Names count whatever their case, as everywhere in Spark; one that is not known is refused, by name. Settings of
-Java's consumer are given with the prefix ``kafka.``: those that have a meaning here are taken, those that concern what
-there is not here (a consumer group, polling) have no effect, all others are refused.
+So a job can be moved by changing its format. Names are case-insensitive, as everywhere in Spark; unknown ones are
+refused. Settings of Java's consumer have the prefix ``kafka.``. Those with a meaning here are used. Those of features
+that a reader does not have (a consumer group, polling) are ignored. All others are refused.
 
-Where a bound is given in more than one way a timestamp for all counts before timestamps by partition, and those before
-offsets, as in Spark's source. Source: "Structured Streaming + Kafka Integration Guide" of Apache Spark.
+If a bound is given in several ways, the first of these counts, as in Spark's source: a timestamp for all partitions,
+timestamps by partition, offsets. Example: with ``startingTimestamp`` 1700000000000 and ``startingOffsets`` earliest, a
+read begins at that time.
+
+Source: "Structured Streaming + Kafka Integration Guide" of Apache Spark.
 """
 
 from __future__ import annotations
@@ -19,19 +22,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from consumerd.access.address import ClusterAddress, TlsFiles, ZooKeeperCredential, parse_bootstrap
+from consumerd.access.address import ClusterAddress, IdentitiesFile, ZooKeeperCredential, parse_bootstrap
 from consumerd.errors import ConfigError
 from consumerd.group.java_regex import UnsupportedPattern, compile_java
-from consumerd.model import TopicPartition, find_topic_fault
+from consumerd.model import Generation, TopicPartition, find_topic_fault
 from consumerd.net.versions import parse_broker_version
 from consumerd.spark.datasource.offsets import parse_assignment, parse_offsets
+from consumerd.spark.datasource.schema import ReaderColumns
+from consumerd.spark.datasource.security_options import (
+    parse_protocol,
+    parse_sasl,
+    parse_tls,
+    parse_zookeeper_sasl,
+    parse_zookeeper_tls,
+)
 
 EARLIEST_OFFSET: Final = -2
 LATEST_OFFSET: Final = -1
-"""What stands for the ends of a log where offsets are given by partition."""
+"""Offsets that mean the ends of a log, in ``startingOffsets`` and ``endingOffsets`` by partition."""
 
 GROUP_PREFIX: Final = "group:"
-"""What a group's name stands behind where offsets are given as a group's."""
+"""Prefix of a group in ``startingOffsets`` and ``endingOffsets``, as in ``group:billing``."""
 
 _WITHOUT_EFFECT: Final = (
     "groupIdPrefix",
@@ -54,7 +65,7 @@ _WITHOUT_EFFECT: Final = (
     "kafka.default.api.timeout.ms",
     "kafka.send.buffer.bytes",
 )
-"""What jobs give to Spark's own source and means nothing here: there is no consumer group, no poll and no cache."""
+"""Options of Spark's own source that are ignored: a reader has no consumer group, no poll and no cache."""
 
 _PLAIN_PEM: Final = "files in PEM are read that need none"
 _REFUSED: Final = {
@@ -65,30 +76,32 @@ _REFUSED: Final = {
     "kafka.ssl.key.password": _PLAIN_PEM,
     "kafka.ssl.keystore.password": _PLAIN_PEM,
     "kafka.ssl.truststore.password": _PLAIN_PEM,
+    "kafka.sasl.jaas.config": "it would put the password into Spark's plans: give kafka.sasl.mechanism and "
+    "sasl.username with sasl.password.file, or sasl.keytab with sasl.principal",
     "path": "topics are named by subscribe, subscribePattern or assign; call load() without a path",
 }
 
 
-# -- which partitions
+# -- partitions to read
 
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """All partitions of these topics."""
+    """Selection of all partitions of some topics (``subscribe``)."""
 
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SubscribePattern:
-    """All partitions of all topics whose whole name a Java expression matches."""
+    """Selection of all topics whose whole name matches a Java regular expression (``subscribePattern``)."""
 
     pattern: str
 
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """These partitions."""
+    """Selection of single partitions (``assign``)."""
 
     partitions: tuple[TopicPartition, ...]
 
@@ -96,11 +109,11 @@ class Assign:
 Selection = Subscribe | SubscribePattern | Assign
 
 
-# -- from where, and up to where
+# -- bounds of a read
 
 
 class Edge(enum.Enum):
-    """An end of the log."""
+    """Bound of a read at the earliest or the latest offset of each partition."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -108,64 +121,96 @@ class Edge(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class AtOffsets:
-    """An offset for each partition; :data:`EARLIEST_OFFSET` and :data:`LATEST_OFFSET` stand for the log's ends."""
+    """Bound of a read at an offset for each partition.
+
+    -2 (:data:`EARLIEST_OFFSET`) and -1 (:data:`LATEST_OFFSET`) mean the ends of the log.
+    """
 
     offsets: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamp:
-    """The first record of this time (ms since the epoch) or later, in every partition."""
+    """Bound of a read at a time, the same for all partitions.
+
+    A partition's bound is its first record of that time or later. The time is in ms since the epoch.
+    """
 
     timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamps:
-    """The same with a time of its own for each partition."""
+    """Bound of a read at a time given for each partition.
+
+    A partition's bound is its first record of that time or later. Times are in ms since the epoch.
+    """
 
     timestamps_ms: Mapping[TopicPartition, int]
 
 
+class GroupPlace(enum.Enum):
+    """Store in which a group's positions are read (``groupPositionsIn``): ZooKeeper or Kafka.
+
+    ``AUTO`` is ZooKeeper, or Kafka for a partition with a position there only. It refuses a partition whose position is
+    larger in Kafka: either may be the one that is meant. Without the option ``zookeeper`` it is Kafka.
+    """
+
+    AUTO = "auto"
+    ZOOKEEPER = "zookeeper"
+    KAFKA = "kafka"
+    LARGER = "larger"
+
+
+_WITH_ZOOKEEPER: Final = frozenset({GroupPlace.ZOOKEEPER, GroupPlace.LARGER})
+"""Places that need ZooKeeper's address."""
+
+
 @dataclass(frozen=True, slots=True)
 class AtGroup:
-    """Where a ZooKeeper group stands: the next record that it would read."""
+    """Bound of a read at the committed positions of a group."""
 
     group: str
+    place: GroupPlace = GroupPlace.AUTO
 
 
 Bound = Edge | AtOffsets | AtTimestamp | AtTimestamps | AtGroup
 
 
 class NoLaterRecord(enum.Enum):
-    """What a starting time means in a partition that has no record of that time or later."""
+    """Reaction to a partition without records of the starting time or later."""
 
     ERROR = "error"
     LATEST = "latest"
 
 
 class MissingPosition(enum.Enum):
-    """What a group means where it has no position of a partition (``groupPositionMissing``)."""
+    """Reaction to a partition of which the group has no position (``groupPositionMissing``)."""
 
     ERROR = "error"
     EARLIEST = "earliest"
     LATEST = "latest"
 
 
-# -- how
+# -- all options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchOptions:
-    """How an executor fetches. Sizes in bytes.
+    """Options for fetching records on an executor. Sizes in bytes.
 
-    ``patience_s`` is for how long a partition may bring nothing, its leader being away for instance, before the task fails.
+    Attributes:
+        partition_bytes: limit of a fetch response.
+        message_bytes: limit of a single message, for which a larger fetch is made.
+        batch_bytes: approximate size of a batch of rows for Spark.
+        wait_ms: time in ms that a broker waits for records before it answers a fetch.
+        receive_buffer_bytes: size of the socket's receive buffer; None for the system's default.
+        patience_s: time in seconds without records, such as without a leader, after which the task fails.
     """
 
     partition_bytes: int = 4 << 20
     message_bytes: int = 64 << 20
     batch_bytes: int = 4 << 20
-    """About how much a batch of rows that is handed to Spark holds."""
     wait_ms: int = 500
     read_committed: bool = False
     receive_buffer_bytes: int | None = None
@@ -174,9 +219,11 @@ class FetchOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """Everything that a reader was asked for.
+    """Options of a reader of the format ``consumerd``, parsed.
 
-    ``ending`` is :attr:`Edge.LATEST` for a stream, which has no end. The three limits of a trigger are None for a batch.
+    Attributes:
+        ending: :attr:`Edge.LATEST` for a stream, which has no end.
+        max_offsets_per_trigger: also given as ``maxRowsPerTrigger``. The three limits of triggers are None for a batch.
     """
 
     cluster: ClusterAddress
@@ -188,21 +235,24 @@ class ReadOptions:
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     fail_on_data_loss: bool = True
-    include_headers: bool = False
+    columns: ReaderColumns = field(default_factory=ReaderColumns)
     fetch: FetchOptions = field(default_factory=FetchOptions)
     max_offsets_per_trigger: int | None = None
-    """Also given as ``maxRowsPerTrigger``."""
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int | None = None
 
 
 def parse_read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    """Read the options of a batch or of a stream. Raises ConfigError that names the option."""
+    """Parse the options of a reader. Raises ConfigError, which names the option.
+
+    Args:
+        streaming: True for a stream, False for a batch.
+    """
     return _parse(OptionReader(options), streaming=streaming)
 
 
 def option_names() -> frozenset[str]:
-    """Return the names of all options that a reader takes, those without effect left out."""
+    """Return the names of all options of a reader that have an effect."""
     reader = OptionReader({"kafka.bootstrap.servers": "any:1", "subscribe": "any"})
     _parse(reader, streaming=True)
     return reader.names - set(_WITHOUT_EFFECT)
@@ -224,7 +274,10 @@ def _parse(reader: OptionReader, *, streaming: bool) -> ReadOptions:
         min_partitions=reader.number("minPartitions", least=1),
         max_records_per_partition=reader.number("maxRecordsPerPartition", least=1),
         fail_on_data_loss=reader.flag("failOnDataLoss", default=True),
-        include_headers=reader.flag("includeHeaders", default=False),
+        columns=ReaderColumns(
+            include_headers=reader.flag("includeHeaders", default=False),
+            include_broker=reader.flag("includeBroker", default=False),
+        ),
         fetch=_parse_fetch(reader),
         max_offsets_per_trigger=_parse_most(reader),
         min_offsets_per_trigger=reader.number("minOffsetsPerTrigger", least=1),
@@ -238,7 +291,10 @@ def _parse(reader: OptionReader, *, streaming: bool) -> ReadOptions:
 
 
 def parse_cluster(reader: OptionReader) -> ClusterAddress:
-    """Read where the cluster is, as readers and writers are told it. Raises ConfigError."""
+    """Parse the options that say where the cluster is, for readers and writers.
+
+    Raises ConfigError.
+    """
     bootstrap, zookeeper = reader.text("kafka.bootstrap.servers"), _parse_zookeeper(reader)
     if bootstrap is None and zookeeper is None:
         raise ConfigError("kafka.bootstrap.servers or zookeeper: give at least one of the two, host:port,host:port")
@@ -258,13 +314,22 @@ def parse_cluster(reader: OptionReader) -> ClusterAddress:
     auth = None
     if scheme is not None and file is not None:
         auth = ZooKeeperCredential(setting="zookeeper.auth.file", scheme=scheme, file=Path(file))
+    identities = reader.text("identities")
+    if identities is not None and zookeeper is not None:
+        raise ConfigError("identities: it is for a cluster without ZooKeeper; give it or zookeeper")
+    protocol = parse_protocol(reader)
+    sasl = parse_sasl(reader, protocol)
     defaults = ClusterAddress(client_id="consumerd-spark")
     return ClusterAddress(
         bootstrap=bootstrap,
         zookeeper=zookeeper,
         zookeeper_auth=auth,
-        trusts_modern=reader.choice("generation", ["auto", "modern"]) == "modern",
-        tls=_parse_tls(reader),
+        zookeeper_sasl=parse_zookeeper_sasl(reader, sasl),
+        zookeeper_tls=parse_zookeeper_tls(reader),
+        identities=None if identities is None else IdentitiesFile(setting="identities", file=Path(identities)),
+        generation=_parse_generation(reader, zookeeper),
+        tls=parse_tls(reader, protocol),
+        sasl=sasl,
         broker_version=version,
         client_id=reader.text("kafka.client.id") or defaults.client_id,
         connect_timeout_s=_seconds(
@@ -274,8 +339,17 @@ def parse_cluster(reader: OptionReader) -> ClusterAddress:
     )
 
 
+def _parse_generation(reader: OptionReader, zookeeper: str | None) -> Generation | None:
+    named = reader.choice("generation", ["auto", *(one.value for one in Generation)])
+    if named == Generation.LEGACY.value and zookeeper is None:
+        raise ConfigError(
+            "generation: brokers of Kafka 0.6 and 0.7 cannot tell topics and other brokers; give the option zookeeper"
+        )
+    return None if named == "auto" else Generation(named)
+
+
 def _parse_zookeeper(reader: OptionReader) -> str | None:
-    """Read the connect string, by our name for it or by the one that Kafka's settings have."""
+    """Read ZooKeeper's connect string, by our name of the option or by Kafka's."""
     ours, kafkas = reader.text("zookeeper"), reader.text("zookeeper.connect")
     if ours is not None and kafkas is not None and ours != kafkas:
         raise ConfigError("zookeeper and zookeeper.connect: two names of one option, with two values; give one of them")
@@ -283,10 +357,10 @@ def _parse_zookeeper(reader: OptionReader) -> str | None:
 
 
 class OptionReader:
-    """Options by their names, whatever their case, and which of them nobody has asked for.
+    """Reads options by name, case-insensitively, and finds those that were never read.
 
-    Each method takes a name in its usual spelling and returns None, or ``default``, where it was not given. They raise
-    ConfigError that names the option.
+    Methods take a name in its usual spelling. They return None, or a default, for an option that was not given, and
+    raise ConfigError, which names the option.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -295,22 +369,22 @@ class OptionReader:
 
     @property
     def names(self) -> frozenset[str]:
-        """The options that somebody has asked for, in their usual spelling."""
+        """Names of the options that were read, given or not, in usual spelling."""
         return frozenset(self._known.values())
 
     def text(self, name: str) -> str | None:
-        """Return an option as it was given, without spaces around it; an empty one counts as not given."""
+        """Return an option's text without surrounding spaces; None if it is empty or not given."""
         self._known[name.lower()] = name
         _, value = self._given.get(name.lower(), (name, ""))
         return value.strip() or None
 
     def is_given(self, name: str) -> bool:
-        """Tell whether an option was given, even as nothing."""
+        """Return True if an option was given, even if it is empty."""
         self._known[name.lower()] = name
         return name.lower() in self._given
 
     def choice(self, name: str, choices: Sequence[str]) -> str:
-        """Return one of ``choices``, whatever its case; the first where none was given."""
+        """Return an option's value, one of ``choices``, in lower case; the first if not given."""
         text = self.text(name)
         if text is None:
             return choices[0]
@@ -319,11 +393,14 @@ class OptionReader:
         return text.lower()
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """Return ``true`` or ``false``."""
+        """Return an option that is ``true`` or ``false``; ``default`` if it was not given."""
         return self.choice(name, ["true", "false"] if default else ["false", "true"]) == "true"
 
     def number(self, name: str, *, least: int = 0) -> int | None:
-        """Return a whole number of ``least`` or more."""
+        """Return an option that is a whole number; None if it was not given.
+
+        It must be ``least`` or more.
+        """
         text = self.text(name)
         if text is None:
             return None
@@ -332,7 +409,10 @@ class OptionReader:
         return int(text)
 
     def milliseconds(self, name: str) -> int | None:
-        """Return a duration: a number with a unit (``ms``, ``s``, ``m``, ``min``, ``h``, ``d``), or a number of ms."""
+        """Return a duration such as ``30s`` in ms; None if it was not given.
+
+        Units are ``ms``, ``s``, ``sec``, ``m``, ``min``, ``h`` and ``d``; a plain number is in ms.
+        """
         text = self.text(name)
         if text is None:
             return None
@@ -342,17 +422,16 @@ class OptionReader:
         return int(match[1]) * _UNITS_MS[match[2]]
 
     def refuse_unknown(self) -> None:
-        """Raise ConfigError for the first given option that nothing has asked for.
+        """Raise ConfigError for the first given option that was never read.
 
-        Call it last: an option is known once a method of this class has read it. The message suggests a similar name.
+        The error suggests an option with a similar name. Call this method last, because an option counts as known once
+        a method of this class has read it.
         """
         for name, (spelled, _) in self._given.items():
             if name in self._known:
                 continue
             if name in _REFUSED:
                 raise ConfigError(f"{spelled}: cannot be given: {_REFUSED[name]}")
-            if name.startswith("kafka.sasl."):
-                raise ConfigError(f"{spelled}: SASL is not supported; brokers need a listener for PLAINTEXT or SSL")
             near = difflib.get_close_matches(name, self._known, n=1)
             hint = f"; did you mean {self._known[near[0]]}?" if near else ""
             raise ConfigError(f"{spelled}: there is no such option{hint}")
@@ -369,38 +448,13 @@ def _seconds(milliseconds: int | None, default: float) -> float:
     return default if milliseconds is None else milliseconds / 1000
 
 
-def _parse_tls(reader: OptionReader) -> TlsFiles | None:
-    protocol = reader.choice("kafka.security.protocol", ["plaintext", "ssl"])
-    files = {}
-    for store in ("truststore", "keystore"):
-        file = reader.text(f"kafka.ssl.{store}.location")
-        kind = reader.text(f"kafka.ssl.{store}.type") or "JKS"
-        if file is not None and kind.upper() != "PEM":
-            raise ConfigError(
-                f"kafka.ssl.{store}.location: a file of type {kind} cannot be read here; export it as PEM and set "
-                f"kafka.ssl.{store}.type to PEM"
-            )
-        files[store] = None if file is None else Path(file)
-    named = reader.text("kafka.ssl.endpoint.identification.algorithm")
-    empty = reader.is_given("kafka.ssl.endpoint.identification.algorithm") and named is None
-    if named is not None and named.lower() != "https":
-        raise ConfigError(
-            f"kafka.ssl.endpoint.identification.algorithm: expected https, or nothing for no check, got {named!r}"
-        )
-    if protocol == "plaintext":
-        return None
-    return TlsFiles(
-        setting="kafka.ssl", trusted=files["truststore"], certificate=files["keystore"], check_hostname=not empty
-    )
-
-
 def _parse_fetch(reader: OptionReader) -> FetchOptions:
     defaults = FetchOptions()
     partition_bytes = reader.number("kafka.max.partition.fetch.bytes", least=_LEAST_FETCH_BYTES)
     most = reader.number("kafka.fetch.max.bytes", least=_LEAST_FETCH_BYTES)
     partition_bytes = defaults.partition_bytes if partition_bytes is None else partition_bytes
     message_bytes = reader.number("maxMessageBytes", least=_LEAST_FETCH_BYTES) or defaults.message_bytes
-    reader.number("kafka.fetch.min.bytes")  # a reader knows that there is more to come, and waits for nothing
+    reader.number("kafka.fetch.min.bytes")  # without effect: the records of a range exist, so a fetch need not wait
     wait_ms = reader.number("kafka.fetch.max.wait.ms")
     isolation = reader.choice("kafka.isolation.level", ["read_uncommitted", "read_committed"])
     return FetchOptions(
@@ -415,7 +469,7 @@ def _parse_fetch(reader: OptionReader) -> FetchOptions:
 
 
 def _parse_most(reader: OptionReader) -> int | None:
-    """Read the limit of a trigger by either of its names."""
+    """Read a trigger's limit of offsets, which has two names."""
     offsets = reader.number("maxOffsetsPerTrigger", least=1)
     rows = reader.number("maxRowsPerTrigger", least=1)
     if offsets is not None and rows is not None and offsets != rows:
@@ -423,7 +477,7 @@ def _parse_most(reader: OptionReader) -> int | None:
     return rows if offsets is None else offsets
 
 
-# -- which partitions
+# -- parsing of partitions to read
 
 
 def _parse_selection(reader: OptionReader) -> Selection:
@@ -448,12 +502,16 @@ def _parse_selection(reader: OptionReader) -> Selection:
     return Subscribe(names)
 
 
-# -- from where, and up to where
+# -- parsing of bounds
 
 
 def _parse_bound(reader: OptionReader, side: str, default: Edge) -> Bound:
-    """Read one of the bounds by whichever of its options counts."""
+    """Read a bound from the first of its options that is given.
+
+    ``side`` is the prefix of the options: ``starting`` or ``ending``.
+    """
     for_all = reader.number(f"{side}Timestamp")
+    place = GroupPlace(reader.choice("groupPositionsIn", [one.value for one in GroupPlace]))
     by_partition = reader.text(f"{side}OffsetsByTimestamp")
     offsets = reader.text(f"{side}Offsets")
     if for_all is not None:
@@ -468,7 +526,7 @@ def _parse_bound(reader: OptionReader, side: str, default: Edge) -> Bound:
         group = offsets[len(GROUP_PREFIX) :].strip()
         if not group or "/" in group:
             raise ConfigError(f"{side}Offsets: {offsets!r}: expected group:<name>")
-        return AtGroup(group)
+        return AtGroup(group, place)
     if not offsets.startswith("{"):
         raise ConfigError(
             f"{side}Offsets: expected earliest, latest, group:<name>, or JSON such as "
@@ -478,11 +536,14 @@ def _parse_bound(reader: OptionReader, side: str, default: Edge) -> Bound:
 
 
 def _check_bounds(options: ReadOptions, reader: OptionReader, *, streaming: bool) -> None:
-    """Refuse what makes no sense together. Raises ConfigError."""
+    """Raise ConfigError for options that contradict each other."""
     starting, ending = options.starting, options.ending
     for side, bound in (("starting", starting), ("ending", ending)):
-        if isinstance(bound, AtGroup) and options.cluster.zookeeper is None:
-            raise ConfigError(f"{side}Offsets: group:{bound.group} is kept in ZooKeeper; give the option zookeeper")
+        if isinstance(bound, AtGroup) and bound.place in _WITH_ZOOKEEPER and options.cluster.zookeeper is None:
+            raise ConfigError(
+                f"{side}Offsets: group:{bound.group}: its positions in ZooKeeper are asked for; give the option "
+                "zookeeper"
+            )
     if streaming:
         for name in ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"):
             if reader.is_given(name):

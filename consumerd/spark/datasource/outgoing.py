@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A DataFrame's columns as records to be written: which columns count, and what each may hold.
+"""Makes records of a DataFrame's rows: the columns that are used, and their types.
 
-The columns and their types are those of Spark's own Kafka sink ("Structured Streaming + Kafka Integration Guide",
-Writing Data to Kafka): ``value`` (needed), ``key``, ``topic``, ``partition``, ``headers``. Others are passed over, as
-there; so is
-``timestamp``, unless it is asked for. Knows Arrow, and of pyspark no more than how a schema is asked for its columns.
+They are those of Spark's own Kafka sink ("Structured Streaming + Kafka Integration Guide", Writing Data to Kafka):
+``value`` (required), ``key``, ``topic``, ``partition``, ``headers``. Other columns are ignored, as there; ``timestamp``
+is used only with the option ``keepTimestamps``. Needs Arrow.
 """
 
 from __future__ import annotations
@@ -12,14 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import repeat
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from consumerd.errors import ConfigError, ProduceError
 from consumerd.model import find_topic_fault
-from consumerd.wire.records import Headers
+from consumerd.wire.record_fields import Headers
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructField
 
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
 
@@ -31,34 +31,17 @@ _EXPECTED: Final[Mapping[str, tuple[str, ...]]] = {
     "headers": (_HEADERS,),
     "timestamp": ("timestamp",),
 }
-"""A column's name to the types that it may have, as ``DataType.simpleString`` says them."""
+"""Columns with their allowed types, in the notation of ``DataType.simpleString``."""
 
 OutgoingRecord = tuple[str, bytes | None, bytes | None, int | None, int | None, Headers]
-"""Topic, key, value, partition, timestamp in ms, headers; None for what the producer is to choose."""
-
-
-class ColumnType(Protocol):
-    """``pyspark.sql.types.DataType`` as it is needed here."""
-
-    def simpleString(self) -> str:  # noqa: N802 - pyspark's name
-        """Return the type as SQL has it."""
-
-
-class Column(Protocol):
-    """``pyspark.sql.types.StructField`` as it is needed here."""
-
-    name: str
-
-    @property
-    def dataType(self) -> ColumnType:  # noqa: N802 - pyspark's name
-        """The type of the column."""
+"""Topic, key, value, partition, timestamp in ms, headers; the producer chooses a partition or time of None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutgoingColumns:
-    """Where a record's parts stand among a DataFrame's columns: places from 0 on, None for what it does not have.
+    """Indexes of the DataFrame columns that become parts of records; None without such a column.
 
-    ``fixed_topic`` is for all records, whatever the column ``topic`` says.
+    ``fixed_topic`` is the topic of all records; the column ``topic`` is then ignored. None uses that column.
     """
 
     value: int
@@ -72,8 +55,10 @@ class OutgoingColumns:
     def records(self, batch: pa.RecordBatch, *, first_row: int = 0) -> Iterator[OutgoingRecord]:
         """Iterate over a batch's rows as records, in order.
 
-        ``first_row`` is how many rows of the task came before, for messages. Raises ProduceError for a row that cannot be
-        written, before any of the batch is given out where the column shows it.
+        Args:
+            first_row: number of the task's rows before this batch, for errors.
+
+        Raises ProduceError for a row that cannot be written; for one without a topic before the first record.
         """
         return zip(
             self._topics(batch, first_row),
@@ -82,7 +67,7 @@ class OutgoingColumns:
             _plain(batch, self.partition),
             _milliseconds(batch, self.timestamp),
             self._headers(batch, first_row),
-            strict=False,  # what the DataFrame does not have repeats without end
+            strict=False,  # parts without a column are endless repetitions of None
         )
 
     def _topics(self, batch: pa.RecordBatch, first_row: int) -> Iterable[str]:
@@ -93,8 +78,8 @@ class OutgoingColumns:
         topics: list[str] = column.to_pylist()
         if column.null_count:
             raise ProduceError(
-                f"row {first_row + topics.index(None)} of the task: the column topic is null; fill it, or name one topic "  # type: ignore[arg-type]  # there is one, which the list's type leaves out
-                "for all rows with the option topic"
+                f"row {first_row + topics.index(None)} of the task: "  # type: ignore[arg-type]  # there is a None
+                "the column topic is null; fill it, or name one topic for all rows with the option topic"
             )
         return topics
 
@@ -107,11 +92,14 @@ class OutgoingColumns:
 
 
 def plan_columns(
-    schema: Iterable[Column], *, topic: str | None = None, keep_timestamps: bool = False
+    schema: Iterable[StructField], *, topic: str | None = None, keep_timestamps: bool = False
 ) -> OutgoingColumns:
-    """Return where records' parts stand in a DataFrame. ``topic`` is the option, for all rows.
+    """Return the DataFrame columns that become the parts of records.
 
-    Raises ConfigError for columns that are missing or of another type, and for a topic that none can have.
+    Args:
+        topic: The option ``topic``, which applies to all rows; None to take the column ``topic``.
+
+    Raises ConfigError for missing columns, columns of other types, and an invalid topic name.
     """
     wanted = _EXPECTED if keep_timestamps else {name: _EXPECTED[name] for name in _EXPECTED if name != "timestamp"}
     places: dict[str, int] = {}
@@ -141,7 +129,7 @@ def plan_columns(
 
 
 def _binaries(batch: pa.RecordBatch, place: int | None) -> Iterable[bytes | None]:
-    """A column's cells as bytes; text as UTF-8."""
+    """Return a column's cells as bytes; text as UTF-8."""
     if place is None:
         return repeat(None)
     import pyarrow as pa
@@ -163,7 +151,7 @@ def _plain(batch: pa.RecordBatch, place: int | None) -> Iterable[int | None]:
 
 
 def _milliseconds(batch: pa.RecordBatch, place: int | None) -> Iterable[int | None]:
-    """A column of timestamps as ms since the epoch; what is finer is cut off, since records have no finer time."""
+    """Return a column of timestamps as ms since the epoch, Kafka's unit; rounded down."""
     if place is None:
         return repeat(None)
     import pyarrow as pa

@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partitions and offsets that a query's filters leave out, known before anything is fetched.
+"""Skips partitions and offsets that a query's filters exclude, before anything is fetched. Pure.
 
-Of the filters that Spark offers (``pyspark.sql.datasource.Filter``; all of them must hold) those on ``topic``, ``partition``,
-``offset`` and ``timestamp`` tell which records cannot be wanted. Spark evaluates every filter again on the rows that come, so a
-filter that is not understood here costs time and nothing else. Pure.
+Spark offers a query's filters (``pyspark.sql.datasource.Filter``), all of which must hold. Those on ``topic``,
+``partition``, ``offset`` and ``timestamp`` exclude records here. Spark applies every filter again to the rows, so a
+filter that is not understood here costs time and nothing else.
+
+Example: ``partition = 3 and offset >= 1000`` of a topic with offsets 0-4999 in each of 8 partitions reads 1000-4999 of
+partition 3.
+
+Offsets of Kafka 0.6 and 0.7 count bytes, and a range must begin with a message. So lower bounds of ``offset`` exclude
+nothing there. Filters on ``broker`` exclude partitions of these releases only.
 """
 
 from __future__ import annotations
@@ -24,7 +30,10 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
-    """Whole numbers from ``low`` to ``high``, both included; None is no bound. ``chosen``: these alone of them."""
+    """A set of whole numbers: those from ``low`` to ``high``, both included.
+
+    None is no bound. If ``chosen`` is given, the set has only those of these numbers that are within the bounds.
+    """
 
     low: int | None = None
     high: int | None = None
@@ -38,15 +47,15 @@ class Numbers:
         )
 
     def from_low(self, low: int) -> Numbers:
-        """Return those that are ``low`` or more."""
+        """Return the numbers of this set that are ``low`` or more."""
         return replace(self, low=low if self.low is None else max(self.low, low))
 
     def to_high(self, high: int) -> Numbers:
-        """Return those that are ``high`` or less."""
+        """Return the numbers of this set that are ``high`` or less."""
         return replace(self, high=high if self.high is None else min(self.high, high))
 
     def of(self, numbers: Iterable[int]) -> Numbers:
-        """Return those that are among ``numbers``."""
+        """Return those of the given numbers that are in this set."""
         chosen = frozenset(numbers) if self.chosen is None else self.chosen.intersection(numbers)
         narrowed = replace(self, chosen=chosen)
         return narrowed.from_low(min(chosen)).to_high(max(chosen)) if chosen else narrowed
@@ -54,31 +63,47 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Records that a query may want. ``topics`` None means all; ``first_ms`` is the least timestamp, in ms since 1970."""
+    """Topics, partitions, offsets and times that a query's filters do not exclude.
+
+    Attributes:
+        topics: names; None for all topics.
+        first_ms: least timestamp, in ms since the epoch; None for all timestamps.
+    """
 
     topics: frozenset[str] | None = None
+    brokers: Numbers = Numbers()
     partitions: Numbers = Numbers()
     offsets: Numbers = Numbers()
     first_ms: int | None = None
 
     def clip(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """Return what is wanted of the ranges, in their order. Timestamps are not looked at."""
+        """Return the parts of ranges that the query's filters do not exclude, in order.
+
+        Ignores filters on timestamps (:func:`begin_later`).
+        """
         return [cut for one in ranges if (cut := self._clip(one)) is not None]
 
     def _clip(self, one: OffsetRange) -> OffsetRange | None:
         if self.topics is not None and one.partition.topic not in self.topics:
             return None
-        if one.partition.partition.number not in self.partitions:
+        key = one.partition.partition
+        if key.number not in self.partitions or (key.broker is not None and key.broker not in self.brokers):
             return None
         if self.offsets.chosen == frozenset():
             return None
-        start = one.start if self.offsets.low is None else max(one.start, self.offsets.low)
+        keeps_start = self.offsets.low is None or one.partition.is_legacy
+        start = one.start if keeps_start else max(one.start, self.offsets.low or 0)
         end = one.end if self.offsets.high is None else min(one.end, self.offsets.high + 1)
         return replace(one, start=start, end=end) if start < end else None
 
 
 def begin_later(ranges: Iterable[OffsetRange], first: Mapping[TopicPartition, int | None]) -> list[OffsetRange]:
-    """Return ranges without what lies below ``first``; None leaves the partition out, one that is not named stays as it is."""
+    """Return ranges without the offsets that are below ``first``.
+
+    Args:
+        first: first wanted offset by partition. None as the offset means that no record of the partition is wanted, and
+            its ranges are left out. Ranges of partitions that are not in ``first`` stay as they are.
+    """
     kept = []
     for one in ranges:
         start = first.get(one.partition, one.start)
@@ -88,14 +113,16 @@ def begin_later(ranges: Iterable[OffsetRange], first: Mapping[TopicPartition, in
 
 
 def find_wanted(filters: Iterable[Filter]) -> Wanted:
-    """Return what may be wanted by a query that has all these filters."""
+    """Return the topics, partitions, offsets and times that none of the filters excludes."""
     wanted = Wanted()
     for one in filters:
-        # known by name, so that the driver's planning can be tested without Spark
+        # filters are recognized by their class names, so that this module needs no pyspark
         kind, column, value = type(one).__name__, getattr(one, "attribute", ()), getattr(one, "value", None)
         match column:
             case ("topic",):
                 wanted = _narrow_topics(wanted, kind, value)
+            case ("broker",):
+                wanted = replace(wanted, brokers=_narrow(wanted.brokers, kind, value))
             case ("partition",):
                 wanted = replace(wanted, partitions=_narrow(wanted.partitions, kind, value))
             case ("offset",):
@@ -121,7 +148,7 @@ def _narrow_topics(wanted: Wanted, kind: str, value: object) -> Wanted:
 
 def _narrow(numbers: Numbers, kind: str, value: object) -> Numbers:
     if (choice := _choice(kind, value)) is not None:
-        # no number equals a null
+        # nulls are dropped: no number equals null
         known = [one for one in choice if one is not None]
         return numbers.of(one for one in known if isinstance(one, int)) if all(map(_is_whole, known)) else numbers
     if not isinstance(value, int) or isinstance(value, bool):
@@ -144,7 +171,8 @@ def _is_whole(value: object) -> bool:
 
 
 def _narrow_time(wanted: Wanted, kind: str, value: object) -> Wanted:
-    """Apply a lower bound. An upper one says nothing of offsets: a record with an earlier timestamp may come at any time."""
+    """Narrow by a filter on timestamps: by its lower bound only."""
+    # an upper bound excludes no offsets, because a record with an early timestamp may be anywhere in the log
     choice = _choice(kind, value) or ((value,) if kind in ("GreaterThan", "GreaterThanOrEqual") else ())
     times = [one for one in choice if isinstance(one, datetime) and one.tzinfo is not None]
     if not times or len(times) < len(choice):

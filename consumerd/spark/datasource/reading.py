@@ -1,90 +1,90 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads one range of offsets on an executor, from the leader itself, into Arrow batches.
+"""Reads one range of offsets on an executor, from the partition's leader, into Arrow batches.
 
-Nothing here needs Spark or the driver: a :class:`ReadTask` says it all. What fetches is the daemon's own ``fetch``, in
-a loop of its own in a thread; so while Spark takes one batch the next is decoded and the one after it is on its way,
-and moved leaders, doubtful answers and oversized messages are dealt with as there. What is added: it ends at an offset,
-and it gives up when nothing comes for a while, since Spark tries a task again, elsewhere perhaps, and a daemon would
-not.
+Needs neither Spark nor the driver: a :class:`ReadTask` holds everything. Records are fetched by the daemon's ``fetch``
+package, on an event loop in a thread. So while Spark takes one batch, the next one is decoded and a third is fetched,
+and leader changes, invalid responses and oversized messages are handled as in the daemon.
 
-A range whose end lies above the log's end, though it did not when it was planned, has lost records (an unclean
-election, or a topic that was made again): a partition that brings nothing more is asked what its log holds before the
-task fails.
+Two things differ from the daemon. Reading stops at an end offset. And it fails when no records come for
+``patience_s``, because Spark repeats failed tasks, perhaps on another executor. If the log ends below the range
+(:mod:`consumerd.fetch.patient_feed`), the reader fails, or skips the rest and reports it (``failOnDataLoss``).
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import random
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from consumerd.access.address import ClusterAddress
 from consumerd.access.opening import open_cluster
 from consumerd.aio.clock import monotonic
 from consumerd.aio.tasks import alongside
-from consumerd.aio.timeouts import timeout
+from consumerd.client.fetch_protocols import choose_fetch_protocol
 from consumerd.client.log_range import LogRangeReader, LogRanges
+from consumerd.client.offset_lookups import choose_offset_lookup
 from consumerd.client.topics import MetadataDirectory
 from consumerd.cluster.from_brokers import BrokerSource
+from consumerd.cluster.view import Broker
 from consumerd.errors import (
-    ConsumerdError,
     CorruptMessageError,
     OffsetOutOfRange,
     RecordTooLarge,
-    RequestTimedOut,
 )
 from consumerd.fetch.buffer import MemoryBudget
 from consumerd.fetch.feed import PartitionFeed
 from consumerd.fetch.fetcher import Fetcher
+from consumerd.fetch.patient_feed import PatientFeed
 from consumerd.fetch.ports import FetchSettings
-from consumerd.model import TopicPartition
+from consumerd.model import Generation, TopicPartition
+from consumerd.net.pool import ConnectionPool
 from consumerd.spark.datasource.loop_thread import LoopThread
 from consumerd.spark.datasource.options import FetchOptions
+from consumerd.spark.datasource.partition_brokers import PartitionBrokers
 from consumerd.spark.datasource.planning import Lost, OffsetRange
-from consumerd.spark.datasource.schema import RowMaker
+from consumerd.spark.datasource.schema import ReaderColumns, RowMaker
 from consumerd.telemetry.hooks import Hooks
-from consumerd.wire.records import RecordBatch
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _FRAME_OVERHEAD_BYTES: Final = 1 << 20
 _BUDGET_FETCHES: Final = 16
-"""So many fetches fit into a task's memory: frames are counted twice while they come in, and half of it is for decoding."""
-_LOOK_S: Final = 2.0
-"""How often one looks what may be the matter while nothing comes."""
-_DOUBT_S: Final = 10.0
-"""For how long a log may end below what was planned: a new leader hears moments late of what it may show."""
+"""Memory of a task, in fetches: incoming frames count twice, and half of the memory is for decoding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTask:
-    """One range, and all that is needed to read it. ``cluster.bootstrap`` is always there; ZooKeeper is not asked.
+    """Work of one Spark task: a range of offsets, and options. Can be pickled.
 
-    With ``fail_on_data_loss`` offsets that the log no longer holds are an error; without, they are left out and
-    reported on the executor's stderr. Can be pickled.
+    Attributes:
+        cluster: has addresses of brokers, because executors do not ask ZooKeeper.
+        broker: broker of a partition of Kafka 0.6 or 0.7, which has no Metadata to find it by; None for later releases.
+        fail_on_data_loss: offsets that the log no longer has are an error; if False they are skipped and reported on
+            the executor's stderr.
     """
 
     range: OffsetRange
     cluster: ClusterAddress
     fetch: FetchOptions
+    broker: Broker | None = None
     fail_on_data_loss: bool = True
-    include_headers: bool = False
+    columns: ReaderColumns = field(default_factory=ReaderColumns)
 
 
 def read_range(task: ReadTask, *, report: Callable[[Lost], None] | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a range under ``schema.arrow_schema``, in the order of their offsets.
+    """Yield the records of a range of offsets as rows for Spark, in order.
 
-    Fetches ahead in a thread, which ends with the iterator. ``report`` hears of what is left out; by default it goes to
-    stderr.
+    Columns are those of ``schema.arrow_schema``. Fetches ahead in a thread, which ends with the iterator.
 
-    Raises OffsetOutOfRange (``failOnDataLoss``), RecordTooLarge, CorruptMessageError, and RequestTimedOut when nothing
-    came for ``patience_s``; each names the partition and the offset.
+    Args:
+        report: called with offsets that are skipped; by default they go to stderr.
+
+    Raises OffsetOutOfRange (``failOnDataLoss``), RecordTooLarge, CorruptMessageError; RequestTimedOut if no records
+    came for ``patience_s``. Each names the partition and the offset.
     """
     say = report_lost if report is None else report
     with LoopThread(open_range(task, say), name=f"consumerd {task.range}") as thread:
@@ -96,35 +96,40 @@ def read_range(task: ReadTask, *, report: Callable[[Lost], None] | None = None) 
 
 
 def report_lost(lost: Lost) -> None:
-    """Say on stderr, the driver's or an executor's, that offsets are left out."""
+    """Report skipped offsets on the stderr of this process, the driver's or an executor's."""
     sys.stderr.write(f"consumerd: left out, failOnDataLoss is false: {lost}\n")
 
 
 @asynccontextmanager
 async def open_range(task: ReadTask, report: Callable[[Lost], None]) -> AsyncIterator[RangeReader]:
-    """Connect, and begin to fetch; the block reads. Raises ConfigError."""
+    """Connect to the brokers and start fetching a range; yield its reader.
+
+    The context manager closes the connections. Raises ConfigError.
+
+    Args:
+        report: called with offsets that are skipped because the log no longer has them.
+    """
     fetch, partition = task.fetch, task.range.partition
     hooks = _LastError()
-    brokers = task.cluster.first_brokers()
-    async with open_cluster(
-        task.cluster,
-        wait_s=None,
-        max_answer_bytes=max(fetch.message_bytes, fetch.partition_bytes),
-        receive_buffer_bytes=fetch.receive_buffer_bytes,
-    ) as cluster:
+    generation = Generation.MODERN if task.broker is None else Generation.LEGACY
+    async with (
+        open_cluster(
+            task.cluster,
+            wait_s=None,
+            max_answer_bytes=max(fetch.message_bytes, fetch.partition_bytes),
+            receive_buffer_bytes=fetch.receive_buffer_bytes,
+            generation=generation,
+        ) as cluster,
+        _open_directory(task, cluster.pool) as leaders,
+    ):
         pool = cluster.pool
-        leaders = MetadataDirectory(
-            lambda known: BrokerSource(pool, known, random=random.random, timeout_s=task.cluster.request_timeout_s),
-            lambda: brokers,
-            random=random.random,
-            topics=[partition.topic],
-        )
         ranges = LogRangeReader(
             pool,
             leaders,
             random=random.random,
             read_committed=fetch.read_committed,
-            request_timeout_s=task.cluster.request_timeout_s,
+            lookup=choose_offset_lookup(generation, pool, request_timeout_s=task.cluster.request_timeout_s),
+            principal=task.cluster.principal,
         )
         fetcher = Fetcher(
             settings=FetchSettings(
@@ -135,41 +140,60 @@ async def open_range(task: ReadTask, report: Callable[[Lost], None]) -> AsyncIte
                 read_committed=fetch.read_committed,
                 request_timeout_s=task.cluster.request_timeout_s,
                 native_slice_bytes=fetch.batch_bytes,
+                principal=task.cluster.principal,
             ),
             budget=MemoryBudget(max(_BUDGET_FETCHES * fetch.partition_bytes, 4 * fetch.message_bytes)),
             leaders=leaders,
-            connections=pool,
+            protocol=choose_fetch_protocol(generation, pool),
             log_ranges=ranges,
             hooks=hooks,
             now=monotonic,
             random=random.random,
         )
-        async with (
-            alongside(leaders.run(), name="follow the leaders"),
-            alongside(fetcher.run(), name="fetch"),
-        ):
+        async with alongside(fetcher.run(), name="fetch"):
             feed = fetcher.feed(partition, task.range.start, task.range.end)
-            reader = RangeReader(task, feed, ranges, report=report, explain=lambda: _explain(leaders, partition, hooks))
+            reader = RangeReader(task, feed, ranges, report=report, explain=lambda: _explain(leaders, feed, hooks))
             try:
                 yield reader
             finally:
                 reader.close()
 
 
-def _explain(leaders: MetadataDirectory, partition: TopicPartition, hooks: _LastError) -> str:
-    """Say what is known of why nothing comes."""
-    if leaders.failure is not None:
+@asynccontextmanager
+async def _open_directory(task: ReadTask, pool: ConnectionPool) -> AsyncIterator[MetadataDirectory | PartitionBrokers]:
+    """Run the directory by which a task finds the leader of its partition."""
+    if task.broker is not None:
+        yield PartitionBrokers.of_task(task.range.partition, task.broker)
+        return
+    brokers = task.cluster.first_brokers()
+    leaders = MetadataDirectory(
+        lambda known: BrokerSource(pool, known, random=random.random, timeout_s=task.cluster.request_timeout_s),
+        lambda: brokers,
+        random=random.random,
+        topics=[task.range.partition.topic],
+    )
+    async with alongside(leaders.run(), name="follow the leaders"):
+        yield leaders
+
+
+def _explain(leaders: MetadataDirectory | PartitionBrokers, feed: PartitionFeed, hooks: _LastError) -> str:
+    """Return the known reason why no records come."""
+    if isinstance(leaders, MetadataDirectory) and leaders.failure is not None:
         return str(leaders.failure)
+    partition, fault = feed.partition, feed.fault
     leader = leaders.find_leader(partition)
     if leader is None:
         return "it has no leader, or is not there"
-    return f"its leader is broker {leader}, the last error was {hooks.error or 'none'}"
+    last = hooks.error or "none" if fault is None else fault.reason
+    return f"its leader is broker {leader}, the last error was {last}"
 
 
 class RangeReader:
-    """Takes one range out of a feed. For use on one event loop, whose clock counts.
+    """Reads one range of offsets from a partition, on one event loop.
 
-    ``report`` hears of what is left out, ``explain`` says why nothing comes.
+    Args:
+        report: called with offsets that are skipped because the log no longer has them.
+        explain: returns the reason why no records come, for an error.
     """
 
     def __init__(
@@ -183,26 +207,28 @@ class RangeReader:
     ) -> None:
         self._task = task
         self._feed = feed
-        self._ranges = ranges
+        self._patient = PatientFeed(feed, ranges, patience_s=task.fetch.patience_s, explain=explain)
         self._report = report
-        self._explain = explain
         self._position = task.range.start
         partition = task.range.partition
-        self._rows = RowMaker(partition.topic, partition.partition.number, include_headers=task.include_headers)
+        self._rows = RowMaker(partition, task.columns)
 
     async def next(self) -> pa.RecordBatch | None:
-        """Return the next rows, or None behind the last. Raises as :func:`read_range`; cancel freely.
+        """Return the next rows, or None after the last.
 
-        Bounded by ``patience_s`` without news; what is fetched without a row for this range in it is news.
+        Waits at most ``patience_s`` for each decoded batch, with or without rows of this range. Safe to cancel. Raises
+        OffsetOutOfRange (``failOnDataLoss``), RecordTooLarge, CorruptMessageError, RequestTimedOut.
         """
         while self._position < self._task.range.end:
             try:
-                batch = await self._take()
+                batch = await self._patient.next(self._position)
             except OffsetOutOfRange as error:
                 if self._task.fail_on_data_loss:
                     raise
                 self._leave_out(error)
                 continue
+            except RecordTooLarge as error:
+                raise MessageTooLarge(error) from error
             try:
                 rows = self._rows.make(batch.slice_to(self._task.range.end))
             except CorruptMessageError as error:
@@ -214,7 +240,7 @@ class RangeReader:
                 self._feed.done(batch)
             self._position = batch.next_offset
             if self._position >= self._task.range.end:
-                self.close()  # nothing more is asked for while the last rows are on their way
+                self.close()  # now, so that nothing more is fetched while Spark takes the last rows
             if rows.num_rows:
                 return rows
         return None
@@ -223,42 +249,8 @@ class RangeReader:
         """Stop fetching. Idempotent."""
         self._feed.close()
 
-    async def _take(self) -> RecordBatch:
-        """Return the next batch. Raises RequestTimedOut when there is none for too long."""
-        now = asyncio.get_running_loop().time
-        began = now()
-        while True:
-            waited_s = now() - began
-            left_s = self._task.fetch.patience_s - waited_s
-            if left_s <= 0:
-                raise RequestTimedOut(
-                    f"{self._feed.partition}: nothing came from offset {self._position} on within "
-                    f"{self._task.fetch.patience_s:g} s: {self._explain()}"
-                )
-            try:
-                async with timeout(min(left_s, _LOOK_S)):
-                    return await self._feed.next()
-            except TimeoutError:
-                if waited_s >= min(_DOUBT_S, self._task.fetch.patience_s / 2):
-                    await self._check_end()
-            except RecordTooLarge as error:
-                raise MessageTooLarge(error) from error
-
-    async def _check_end(self) -> None:
-        """Raise OffsetOutOfRange where the log ends at the position, by its leader's answers and by ListOffsets."""
-        latest = self._feed.high_watermark
-        if latest is None or latest > self._position:
-            return
-        partition = self._feed.partition
-        found = None
-        with contextlib.suppress(ConsumerdError, TimeoutError):
-            async with timeout(_LOOK_S):
-                found = (await self._ranges.read([partition])).get(partition)
-        if found is not None and found.latest <= self._position:
-            raise OffsetOutOfRange(partition, self._position, found.earliest, found.latest)
-
     def _leave_out(self, error: OffsetOutOfRange) -> None:
-        """Go on behind what the log does not hold, and report that."""
+        """Skip and report the offsets that the log does not hold."""
         end = self._task.range.end
         if error.earliest > self._position:
             until, reason = min(error.earliest, end), f"the log begins with offset {error.earliest}"
@@ -271,7 +263,7 @@ class RangeReader:
 
 
 class MessageTooLarge(RecordTooLarge):
-    """A message is larger than the option ``maxMessageBytes``."""
+    """Raised for a message that is larger than the option ``maxMessageBytes``."""
 
     def __init__(self, error: RecordTooLarge) -> None:
         super().__init__(error.partition, error.offset, error.limit, error.size)
@@ -285,7 +277,7 @@ class MessageTooLarge(RecordTooLarge):
 
 
 class _LastError(Hooks):
-    """Remembers why fetching failed last."""
+    """Remembers the last fetch error."""
 
     def __init__(self) -> None:
         self.error: str | None = None

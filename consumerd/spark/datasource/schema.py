@@ -1,19 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns of a reader, those of Spark's own Kafka source, as Spark's types and as Arrow's.
+"""Columns of a reader, as Spark's and Arrow's types: those of Spark's own Kafka source.
 
 ::
 
     key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int
     headers array<struct<key: string, value: binary>>     (with includeHeaders)
+    broker int, index int, next_offset bigint             (with includeBroker)
 
-As in Spark's source, a record without a time (messages up to 0.9, say) has the timestamp -1 ms and the type -1, and one
-without headers null instead of an empty array. A time that Spark cannot hold is null.
+As in Spark's source, a record without a timestamp (such as a message of Kafka 0.9) has timestamp -1 ms and type -1, and
+a record without headers has null instead of an empty array. A timestamp that Spark cannot hold is null.
+
+With ``includeBroker``, topic, broker, partition, offset and index identify a record in all releases. ``broker`` is null
+from 0.8 on, and ``index`` is 0 there. In Kafka 0.6 and 0.7 partition 3 of broker 0 is ``0-3``, and records of one
+compressed message have one offset. ``next_offset`` is behind the record, or behind that message.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from consumerd.model import TopicPartition
 from consumerd.wire.records import RecordBatch
 
 if TYPE_CHECKING:
@@ -23,20 +30,32 @@ COLUMNS: Final = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 )
 HEADERS: Final = "headers array<struct<key: string, value: binary>>"
+BROKER: Final = "broker int, index int, next_offset bigint"
 
 _MICROSECONDS: Final = 1000
 _MOST_MS: Final = (2**63 - 1) // _MICROSECONDS
-"""Beyond it, in the year 294247, is nothing that Spark could hold: what says it counted nanoseconds, say."""
+"""Largest timestamp that Spark can hold, in the year 294247. Larger ones may be in nanoseconds by mistake."""
 _LEAST_ROWS: Final = 1024
+"""Least length of the columns that are made once and sliced."""
 
 
-def ddl(*, include_headers: bool) -> str:
-    """Return the columns as DDL."""
-    return f"{COLUMNS}, {HEADERS}" if include_headers else COLUMNS
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderColumns:
+    """Optional columns of a reader, by the options of the same names."""
+
+    include_headers: bool = False
+    include_broker: bool = False
 
 
-def arrow_schema(*, include_headers: bool) -> pa.Schema:
-    """Return the columns as Arrow has them where Spark takes them: exactly these types, or it refuses the first batch."""
+def ddl(columns: ReaderColumns) -> str:
+    """Return the columns of a reader as DDL, such as ``key binary, value binary, ...``."""
+    return ", ".join(
+        (COLUMNS, *((HEADERS,) if columns.include_headers else ()), *((BROKER,) if columns.include_broker else ()))
+    )
+
+
+def arrow_schema(columns: ReaderColumns) -> pa.Schema:
+    """Return the columns of a reader as Arrow types; Spark refuses batches with any others."""
     import pyarrow as pa
 
     fields = [
@@ -48,28 +67,30 @@ def arrow_schema(*, include_headers: bool) -> pa.Schema:
         pa.field("timestamp", pa.timestamp("us", "UTC")),
         pa.field("timestampType", pa.int32()),
     ]
-    if include_headers:
+    if columns.include_headers:
         header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
         fields.append(pa.field("headers", pa.list_(header)))
+    if columns.include_broker:
+        fields += [
+            pa.field("broker", pa.int32()),
+            pa.field("index", pa.int32()),
+            pa.field("next_offset", pa.int64()),
+        ]
     return pa.schema(fields)
 
 
 class RowMaker:
-    """Makes Spark's rows of record batches of one partition. Needs pyarrow.
+    """Converts record batches of one partition into rows for Spark. Needs pyarrow."""
 
-    Columns that are the same in every row are made once, as long as the largest batch so far.
-    """
-
-    def __init__(self, topic: str, partition: int, *, include_headers: bool) -> None:
-        self._topic = topic
+    def __init__(self, partition: TopicPartition, columns: ReaderColumns = ReaderColumns()) -> None:
         self._partition = partition
-        self._include_headers = include_headers
-        self._schema = arrow_schema(include_headers=include_headers)
+        self._columns = columns
+        self._schema = arrow_schema(columns)
         self._topics: pa.Array | None = None
         self._partitions: pa.Array | None = None
 
     def make(self, batch: RecordBatch) -> pa.RecordBatch:
-        """Return the records as rows. Raises CorruptMessageError where headers cannot be read."""
+        """Return the records as rows. Raises CorruptMessageError for unreadable headers."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -91,21 +112,25 @@ class RowMaker:
             pc.cast(timestamps, self._schema.field("timestamp").type),
             pc.cast(records.column("timestamp_type"), pa.int32()),
         ]
-        if self._include_headers:
+        if self._columns.include_headers:
             columns.append(self._headers(records.column("headers"), count))
+        if self._columns.include_broker:
+            broker = pa.scalar(self._partition.partition.broker, pa.int32())
+            columns += [pa.repeat(broker, count), records.column("index"), records.column("next_offset")]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _constants(self, count: int) -> tuple[pa.Array, pa.Array]:
+        """Return the columns ``topic`` and ``partition``, slices of arrays that later batches share."""
         import pyarrow as pa
 
         if self._topics is None or self._partitions is None or len(self._topics) < count:
             most = max(count, _LEAST_ROWS)
-            self._topics = pa.repeat(pa.scalar(self._topic, pa.string()), most)
-            self._partitions = pa.repeat(pa.scalar(self._partition, pa.int32()), most)
+            self._topics = pa.repeat(pa.scalar(self._partition.topic, pa.string()), most)
+            self._partitions = pa.repeat(pa.scalar(self._partition.partition.number, pa.int32()), most)
         return self._topics[:count], self._partitions[:count]
 
     def _headers(self, headers: pa.ListArray, count: int) -> pa.Array:
-        """Return headers under the schema's type, null where there are none."""
+        """Return headers in the schema's type, null for records without headers."""
         import pyarrow as pa
         import pyarrow.compute as pc
 

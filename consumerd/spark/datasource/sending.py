@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes a task's rows to brokers, on an executor, through the producer.
 
-A call returns when all its records are acknowledged; the first one that is not ends it, and the task fails. What was
-acknowledged before stays written: Spark runs a failed task again, which writes its rows once more, so that a table is
-written at least once. A partition's records stand in the log in the order of the task's rows.
+A task succeeds when all its records are acknowledged, and fails at the first record that is not. Records that were
+acknowledged before stay in the log; Spark repeats the task, and it writes all its rows again. So rows are written at
+least once. Within a partition, a task's records are in the order of its rows.
+
+Example: a task writes 1,000 rows, and the broker fails after 600. The second attempt writes all 1,000, so the topic has
+1,600 records of this task.
 """
 
 from __future__ import annotations
 
 import contextlib
 import random
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from consumerd.access.address import ClusterAddress
@@ -36,85 +38,68 @@ from consumerd.net.pool import ConnectionPool, Purpose
 from consumerd.spark.datasource.loop_thread import LoopThread
 from consumerd.spark.datasource.outgoing import OutgoingColumns, OutgoingRecord
 from consumerd.spark.datasource.write_options import WriteOptions, in_options
-from consumerd.wire.modern.building import NewRecord
+from consumerd.wire.records import NewRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _SESSION_S: Final = 10.0
+"""Longest wait for ZooKeeper, in seconds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SentCounts:
-    """What a task has written: records and bytes of keys and values, and records by topic."""
-
-    records: int = 0
-    payload_bytes: int = 0
-    topics: tuple[tuple[str, int], ...] = ()
-
-
-class _Tally(ProducerHooks):
-    """What became of records, and the first failure."""
+class _FirstFailure(ProducerHooks):
+    """Keeps the first failure of a batch."""
 
     def __init__(self) -> None:
-        self.topics: Counter[str] = Counter()
-        self.payload_bytes = 0
         self.failure: ConsumerdError | None = None
 
-    def after_sending(
-        self, partition: TopicPartition, records: Sequence[NewRecord], outcome: Written | ConsumerdError
+    def after_sending(  # a hook gets more than is needed here
+        self,
+        partition: TopicPartition,  # noqa: ARG002
+        records: Sequence[NewRecord],  # noqa: ARG002
+        outcome: Written | ConsumerdError,
     ) -> None:
-        """Count a batch."""
-        if isinstance(outcome, Written):
-            self.topics[partition.topic] += len(records)
-            self.payload_bytes += sum(len(one.key or b"") + len(one.value or b"") for one in records)
-        elif self.failure is None:
+        """Keep a failure."""
+        if self.failure is None and isinstance(outcome, ConsumerdError):
             self.failure = outcome
 
     def check(self) -> None:
-        """Raise the first failure, if there was one."""
+        """Raise the failure, if there was one."""
         if self.failure is not None:
             raise self.failure
 
-    def counts(self) -> SentCounts:
-        """Return what was acknowledged."""
-        return SentCounts(
-            records=self.topics.total(), payload_bytes=self.payload_bytes, topics=tuple(sorted(self.topics.items()))
-        )
 
+def send_batches(batches: Iterator[pa.RecordBatch], columns: OutgoingColumns, options: WriteOptions) -> None:
+    """Write all rows to the brokers, and return when they are acknowledged.
 
-def send_batches(batches: Iterator[pa.RecordBatch], columns: OutgoingColumns, options: WriteOptions) -> SentCounts:
-    """Write all rows and return once they are acknowledged; ``options.cluster.bootstrap`` is set.
-
-    Bounded, a batch, by the producer's times. Raises ProduceError, in whose message settings have the names of options,
-    and what ``batches`` raises.
+    The producer's time-outs limit the time for each batch. ``options.cluster`` must have addresses of brokers. Raises
+    ProduceError, whose message names the writer's options; exceptions of ``batches``.
     """
-    tally = _Tally()
+    hooks = _FirstFailure()
     rows = 0
     try:
-        with LoopThread(_open_producer(options, tally), name="consumerd producer") as thread:
+        with LoopThread(_open_producer(options, hooks), name="consumerd producer") as thread:
             producer = thread.resource
             try:
                 for batch in batches:
-                    thread.call(_enqueue(producer, columns.records(batch, first_row=rows), rows, tally))
+                    thread.call(_enqueue(producer, columns.records(batch, first_row=rows), rows, hooks))
                     rows += batch.num_rows
                 thread.call(producer.flush())
-                tally.check()
+                hooks.check()
             except BaseException:
-                # the task fails: what is not sent yet would only stand in the log once more
+                # the task fails and will be repeated, so records that are not sent yet are dropped
                 thread.call(producer.close(timeout_s=0))
                 raise
     except ProduceError as error:
         raise ProduceError(in_options(str(error)), partition=error.partition) from error
-    return tally.counts()
 
 
-async def _enqueue(producer: Producer, records: Iterator[OutgoingRecord], first_row: int, tally: _Tally) -> None:
+async def _enqueue(producer: Producer, records: Iterator[OutgoingRecord], first_row: int, hooks: _FirstFailure) -> None:
     row = first_row
     try:
-        for row, (topic, key, value, partition, timestamp_ms, headers) in enumerate(records, first_row):  # noqa: B007 - in messages
-            if tally.failure is not None:
-                raise tally.failure
+        # row is used in the errors below
+        for row, (topic, key, value, partition, timestamp_ms, headers) in enumerate(records, first_row):  # noqa: B007
+            hooks.check()
             await producer.enqueue(
                 topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
             )
@@ -139,10 +124,10 @@ async def _open_producer(options: WriteOptions, hooks: ProducerHooks) -> AsyncIt
 
 
 async def find_brokers(pool: ConnectionPool, address: ClusterAddress) -> Brokers:
-    """Return the brokers whose addresses are given; if none of them answers, those registered in ZooKeeper.
+    """Return the brokers in ``address``; if none of them answers, those registered in ZooKeeper.
 
-    The driver looks addresses up once, when a query begins. Bounded by the connections' time-outs. Raises ProduceError if
-    ZooKeeper cannot be asked either.
+    The driver has looked up the former when the query began, so they may be gone by now. The connections' time-outs
+    limit the wait. Raises ProduceError if ZooKeeper does not answer either.
     """
     brokers = address.first_brokers()
     if address.zookeeper is None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Spark finds under the name ``consumerd``: readers and writers for batches and streams, made from options.
+"""The class that Spark finds under the format ``consumerd``: it makes readers and writers.
 
-Instances travel between processes: they hold options and nothing else.
+Instances are pickled and sent between processes, so they hold options and nothing else.
 """
 
 from __future__ import annotations
@@ -27,24 +27,27 @@ FORMAT: Final = "consumerd"
 
 
 class ConsumerdSource(DataSource):
-    """The Data Source; ``consumerd.spark.register`` makes it known to a session."""
+    """Spark data source of the format ``consumerd``; ``consumerd.spark.register`` adds it to a session."""
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
+        """Return the name of the format: ``consumerd``."""
         return FORMAT
 
     def schema(self) -> str:
-        """Return the columns as DDL. Raises ConfigError for options that are wrong for a batch and for a stream."""
-        include_headers = self.options.get("includeHeaders", "false").strip().lower() == "true"
+        """Return the columns of a reader as DDL.
+
+        Raises ConfigError if the options are wrong both for batches and for streams. Spark does not tell which of the
+        two it will read.
+        """
         try:
-            parse_read_options(self.options, streaming=False)
+            options = parse_read_options(self.options, streaming=False)
         except ConfigError as error:
             try:
-                parse_read_options(self.options, streaming=True)  # Spark does not tell which of the two it is
+                options = parse_read_options(self.options, streaming=True)
             except ConfigError:
                 raise error from None
-        return ddl(include_headers=include_headers)
+        return ddl(options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader. Raises ConfigError."""
@@ -70,14 +73,14 @@ class ConsumerdSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802
         """Return the stream writer. Raises ConfigError."""
-        from consumerd.spark.datasource.stream_writer import ConsumerdStreamWriter
+        from consumerd.spark.datasource.writer import ConsumerdStreamWriter
 
         return ConsumerdStreamWriter(self.options, schema, overwrite=overwrite)
 
 
 def _check_schema(schema: StructType, options: ReadOptions) -> None:
-    """Raise ConfigError where a user has given columns that are not those of the source."""
-    expected = ddl(include_headers=options.include_headers)
+    """Raise ConfigError if the user called ``schema()`` with other columns than the source's."""
+    expected = ddl(options.columns)
     given = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema.fields)
     if _compact(given) != _compact(expected):
         raise ConfigError(f"schema: the columns are fixed, leave schema() out; expected {expected}, got {given}")

@@ -1,17 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stream reader that Spark sees: one process of the driver asks it for offsets as long as a query runs.
+"""The stream reader that Spark calls on the driver while a query runs.
 
-What a checkpoint holds is what Spark's own Kafka source writes, ``{"topic": {"0": 5}}``, and where ZooKeeper is known
-which making of a topic that is (``offsets``); ``triggers`` says what lies between two of them. A query's first trigger
-has no rows: it notes where the query begins. (So the deprecated trigger ``once`` reads nothing the first time;
-``availableNow`` reads all there is.)
+Spark asks for the end of each trigger (:meth:`ConsumerdStreamReader.latestOffset`), writes it into its checkpoint, and
+asks for the ranges between two ends. ``offsets`` describes what a checkpoint holds, and ``triggers`` which offsets lie
+between two ends. A query's first trigger has no rows: it only fixes where the query begins. So Spark's deprecated
+trigger ``once`` reads nothing the first time; ``availableNow`` reads everything.
+
+Example: a query starts at the earliest offsets of ``orders``, with ``maxOffsetsPerTrigger`` 100. Partition 0 holds
+offsets 20 to 299.
+
+1. The checkpoint is empty. The first trigger ends at ``{"orders": {"0": 20}}`` and has no rows.
+2. The second ends at ``{"orders": {"0": 120}}``: rows 20 to 119.
+3. The driver dies. A new one finds 120 in the checkpoint, and its first trigger ends at 220.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -19,35 +26,43 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from consumerd.errors import NotFound, OffsetError
-from consumerd.model import LogRange, TopicPartition
+from consumerd.model import Incarnation, LogRange, TopicPartition
 from consumerd.spark.datasource.batch import make_partitions, read_partition
 from consumerd.spark.datasource.lookup import ClusterLookup
 from consumerd.spark.datasource.offsets import JsonOffsets, PartitionOffsets, read_checkpoint, to_json
 from consumerd.spark.datasource.options import Assign, Edge, ReadOptions, Subscribe, SubscribePattern
 from consumerd.spark.datasource.triggers import TriggerPlan, plan_trigger, ranges_between
-from consumerd.spark.datasource.worker_logs import log_warnings
+from consumerd.spark.datasource.worker import log_warnings
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _LOOKS: Final = 3
-"""How often a partition must be missing, one after the other, to be gone: a broker that has just started knows few of them. So
-often must a log end below a position, too, for its end to be lost: a new leader hears moments late of what it may show."""
+"""Number of consecutive reads of the log ranges that must agree before records count as lost.
+
+A partition may be missing in metadata because the broker that answers has just started. A log may end below our
+position because a new leader learns its high watermark a moment late.
+"""
 _LOOK_AGAIN_S: Final = 1.0
+"""Pause between two of these reads, in seconds."""
 
 _MOST_DELAY_MS: Final = 15 * 60_000
-"""For how long ``minOffsetsPerTrigger`` holds a trigger back, as in Spark's source."""
+"""Longest time that ``minOffsetsPerTrigger`` delays a trigger by default, in ms; as in Spark's source."""
 
 
 def connect_lookup(options: ReadOptions) -> ClusterLookup:
-    """Make the lookup of a reader; it connects when it is entered."""
+    """Return the client that looks up partitions and offsets; its ``with`` block connects."""
     return ClusterLookup(options.cluster, read_committed=options.fetch.read_committed)
 
 
 class ConsumerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads topics as a stream. Connects with the first call that needs the cluster, and stays connected until :meth:`stop`.
+    """Stream reader of the format ``consumerd``, used by Spark's driver.
 
-    ``connect`` makes the lookup, ``now`` is a monotonic clock in seconds.
+    It connects at the first call that needs the cluster, and stays connected until :meth:`stop`.
+
+    Args:
+        connect: returns the client that looks up partitions and offsets.
+        now: monotonic clock, in seconds.
     """
 
     def __init__(
@@ -66,41 +81,46 @@ class ConsumerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._target: PartitionOffsets | None = None
         self._latest: PartitionOffsets | None = None
         self._last_taken: float | None = None
+        self._away: frozenset[TopicPartition] = frozenset()
 
     # -- offsets
 
     def initialOffset(self) -> JsonOffsets:  # noqa: N802 - Spark's name
-        """Return no offsets: the first trigger notes where the query begins."""
+        """Return an empty mapping of offsets: the first trigger fixes where the query begins."""
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return how much a trigger takes."""
+        """Return the limit of offsets per trigger that the options set."""
         most = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Note the ends of the logs: nothing behind them is read from now on."""
+        """Note the present ends of the logs, at which the query stops."""
         self._target = _ends(self._look())
 
     def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:  # noqa: N802 - Spark's name
-        """Return where the next trigger ends; ``start`` itself if there is nothing to do.
+        """Return the offsets at which the next trigger ends.
 
-        Raises OffsetError for offsets that are lost (``failOnDataLoss``), NotFound, ConnectionLost and their kin.
+        They are ``start`` if there is nothing to read. Raises OffsetError for lost records and NotFound for a broker of
+        Kafka 0.6 or 0.7 that is away (``failOnDataLoss``); NotFound, ConnectionLost, CoordinationError.
         """
         position, known = read_checkpoint(start)
         if not position and not known:
             begun = self._begin()
-            return to_json(begun, self._find_czxids(begun, {}))
+            return to_json(begun, self._find_incarnations(begun, {}))
         logs = self._look(position)
         self._latest = _ends(logs)
-        czxids = self._find_czxids([*position, *logs], known)
-        remade = {topic for topic, czxid in known.items() if czxids.get(topic, czxid) != czxid}
+        found = self._find_incarnations([*position, *logs], known)
+        remade = {topic for topic, made in known.items() if self._is_recreated(topic, made, found[topic])}
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         plan = plan_trigger(position, logs, most=most, target=self._target, remade=remade)
+        self._report_away(plan.away)
         self._report(plan)
         if not remade and (not plan.end or self._waits_for_more(plan)):
             return start
-        end = to_json(plan.end, czxids)
+        cuts = [(one, plan.end[one.partition]) for one in plan.cuts]
+        moved = self._connected().find_ends(cuts) if cuts else {}
+        end = to_json({**plan.end, **moved}, found)
         if end == start:
             return start
         if plan.taken:
@@ -108,24 +128,30 @@ class ConsumerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return end
 
     def reportLatestOffset(self) -> JsonOffsets | None:  # noqa: N802 - Spark's name
-        """Return the ends of the logs as they were last seen."""
+        """Return the log end offsets that were seen last; None before the first."""
         return None if self._latest is None else to_json(self._latest)
 
     # -- reading
 
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> list[InputPartition]:
-        """Return the ranges between two offsets, divided as the options say."""
+        """Return the ranges of offsets between the ends of two triggers, as Spark partitions.
+
+        Ranges are divided among tasks as ``minPartitions`` and ``maxRecordsPerPartition`` say.
+        """
         ranges = ranges_between(read_checkpoint(start)[0], read_checkpoint(end)[0])
         if not ranges:
             return []
-        return list(make_partitions(ranges, self._options, bootstrap=self._connected().bootstrap()))
+        return list(make_partitions(ranges, self._options, self._connected()))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one range on an executor; see :func:`~consumerd.spark.datasource.reading.read_range`."""
+        """Yield the rows of one range of offsets; runs on an executor.
+
+        Raises OffsetOutOfRange (``failOnDataLoss``), RecordTooLarge, CorruptMessageError, RequestTimedOut.
+        """
         return read_partition(partition)
 
     def stop(self) -> None:
-        """Disconnect."""
+        """Close the connections to the cluster."""
         if self._lookup is not None:
             self._lookup.__exit__(None, None, None)
             self._lookup = None
@@ -139,39 +165,52 @@ class ConsumerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._lookup
 
     def _begin(self) -> PartitionOffsets:
-        """Return where the query begins; nothing as long as there is no partition."""
+        """Return the offsets at which the query begins, empty if there is no partition yet."""
         lookup, options = self._connected(), self._options
         partitions = lookup.find_partitions(options.selection)
         starts = lookup.resolve_start(options, partitions)
         if options.fail_on_data_loss and not isinstance(options.starting, Edge):
-            # while nothing is in the checkpoint: from then on no other startingOffsets would count
+            # before anything is in the checkpoint: afterwards the user could not change startingOffsets any more
             self._report(plan_trigger(starts, lookup.log_ranges(partitions)))
         return starts
 
-    def _find_czxids(self, partitions: Iterable[TopicPartition], known: Mapping[str, int]) -> Mapping[str, int]:
-        """Return which makings of the topics these are: as ZooKeeper says, else as it was known."""
+    def _find_incarnations(self, partitions: Iterable[TopicPartition], known: Mapping[str, str]) -> Mapping[str, str]:
+        """Return each topic's incarnation now, else the known one."""
         topics = sorted({one.topic for one in partitions} | known.keys())
-        return {**known, **self._connected().czxids(topics)}
+        return {**known, **self._connected().find_incarnations(topics)}
+
+    def _is_recreated(self, topic: str, known: str, found: str) -> bool:
+        made = (Incarnation.parse_topic(text) for text in (known, found))
+        return self._connected().identities.is_recreated(topic, *made)
 
     def _look(self, known: PartitionOffsets | None = None) -> Mapping[TopicPartition, LogRange]:
-        """Return the logs of what is selected. What is ``known`` is lost only if it is not there several times."""
+        """Return the log ranges of the selected partitions.
+
+        Looks up to ``_LOOKS`` times, until the logs reach the offsets in ``known``.
+        """
         lookup = self._connected()
         looks = 1
+        # a partition of Kafka 0.6 or 0.7 that is missing is away with its broker, and not lost
+        strict = self._options.fail_on_data_loss and not any(one.is_legacy for one in known or ())
+        expected = {one: offset for one, offset in (known or {}).items() if one not in self._away}
         while True:
             last = known is None or looks == _LOOKS
             try:
-                logs = lookup.log_ranges(sorted(self._find(lookup, strict=self._options.fail_on_data_loss)))
+                logs = lookup.log_ranges(sorted(self._find(lookup, strict=strict)))
             except NotFound:
                 if last:
                     raise
             else:
-                if last or known is None or _reach(logs, known):
+                if last or _reach(logs, expected):
                     return logs
             looks += 1
             self._sleep(_LOOK_AGAIN_S)
 
     def _find(self, lookup: ClusterLookup, *, strict: bool) -> Iterator[TopicPartition]:
-        """Find what is selected. Unless it is ``strict`` topics and partitions that are not there any more are left out."""
+        """Yield the selected partitions.
+
+        If not ``strict``, topics and partitions that do not exist any more are left out. Raises NotFound otherwise.
+        """
         selection = self._options.selection
         if strict or isinstance(selection, SubscribePattern):
             yield from lookup.find_partitions(selection)
@@ -183,10 +222,10 @@ class ConsumerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 found = lookup.find_partitions(Subscribe((topic,)))
                 yield from (one for one in found if assigned is None or one in assigned)
 
-    # -- what is lost, and what is too little
+    # -- losses, and the least size of a trigger
 
     def _report(self, plan: TriggerPlan) -> None:
-        """Refuse losses, or log them. Raises OffsetError."""
+        """Log a plan's losses. Raises OffsetError instead with ``failOnDataLoss``."""
         if plan.losses and self._options.fail_on_data_loss:
             more = f" (and {len(plan.losses) - 1} more)" if len(plan.losses) > 1 else ""
             raise OffsetError(
@@ -196,8 +235,24 @@ class ConsumerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         for loss in plan.losses:
             log.warning("records_lost", reason=str(loss))
 
+    def _report_away(self, away: Collection[TopicPartition]) -> None:
+        """Log partitions whose brokers are away. Raises NotFound instead with ``failOnDataLoss``."""
+        if away and self._options.fail_on_data_loss:
+            more = f" (and {len(away) - 1} more)" if len(away) > 1 else ""
+            first, reason = next(iter(self._connected().explain_away(away).items()))
+            raise NotFound(
+                f"{first}: {reason}{more}. Start the query again then; to read the other partitions meanwhile, set the "
+                "option failOnDataLoss to false"
+            )
+        log = structlog.get_logger(__name__)
+        for one in sorted(self._away.symmetric_difference(away)):
+            # the partition stays at its offset, and is read from there when the broker is back
+            event = "broker_away" if one in away else "broker_back"
+            log.warning(event, topic=one.topic, partition=str(one.partition), broker=one.partition.broker)
+        self._away = frozenset(away)
+
     def _waits_for_more(self, plan: TriggerPlan) -> bool:
-        """Whether there is less than ``minOffsetsPerTrigger``, and the last trigger is not long ago."""
+        """Return True if the trigger is to wait for ``minOffsetsPerTrigger`` offsets."""
         least = self._options.min_offsets_per_trigger
         if least is None or plan.available >= least or not plan.available or self._target is not None:
             return False
@@ -207,7 +262,7 @@ class ConsumerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 
 def _reach(logs: Mapping[TopicPartition, LogRange], known: PartitionOffsets) -> bool:
-    """Whether the logs are there, and end nowhere below what has been read of them."""
+    """Return True if each log exists and ends at or above the offset already read."""
     return all(one in logs and position <= logs[one].latest for one, position in known.items())
 
 

@@ -1,36 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a writer can be asked for, in the words of Spark's own Kafka sink, so that a job moves over by its format's name.
+"""Options of writers of the format ``consumerd``, named as those of Spark's Kafka sink. Pure.
 
-Pure. ``topic`` and the settings of Java's producer, with the prefix ``kafka.``, count as there; those that have no
-meaning here are refused by name, but for a few that promise no more than what is done anyway. ``partitioner`` and
-``keepTimestamps`` are ours.
+So a job can be moved by changing its format. ``topic`` and the settings of Java's producer, which have the prefix
+``kafka.``, mean the same as there. Producer settings that are not supported are refused, except for a few that change
+nothing here. ``partitioner`` and ``keepTimestamps`` are our own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from consumerd.access.address import ClusterAddress
 from consumerd.client.partitioner import PARTITIONERS
-from consumerd.client.producer_settings import ProducerSettings
+from consumerd.client.producer_settings import ACKS_BY_NAME, ProducerSettings
 from consumerd.errors import ConfigError
+from consumerd.model import Generation
 from consumerd.spark.datasource.options import OptionReader, parse_cluster
 from consumerd.wire.compression import Codec
-from consumerd.wire.modern.produce import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 
 _DEFAULTS: Final = ProducerSettings()
-
-_ACKS: Final = {"all": ACKS_ALL, "-1": ACKS_ALL, "1": ACKS_LEADER, "0": ACKS_NONE}
 
 _WITHOUT_EFFECT: Final = (
     "checkpointLocation",  # Spark's, which passes a stream's options on
     "queryName",
-    "includeHeaders",  # a column headers is written where there is one
-    "kafka.retries",  # tried until delivery.timeout.ms is over
-    "kafka.enable.idempotence",  # not there; tasks that run again repeat records either way
+    "includeHeaders",  # a column headers is always written
+    "kafka.retries",  # the producer retries until delivery.timeout.ms is over
+    "kafka.enable.idempotence",  # not supported; tasks that Spark repeats write records twice even with it
 )
+"""Options that are accepted and change nothing."""
 
 _SIZES: Final[Mapping[str, str]] = {
     "kafka.batch.size": "batch_bytes",
@@ -45,12 +44,15 @@ _TIMES: Final[Mapping[str, str]] = {
     "kafka.delivery.timeout.ms": "delivery_timeout_s",
     "kafka.retry.backoff.ms": "retry_backoff_s",
 }
-"""Options to the fields of ProducerSettings that they set: as they are, and in milliseconds."""
+"""Options with the fields of ProducerSettings that they set: options in ms, fields in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """Everything that a writer was asked for. ``topic`` is for all rows, None for the column's."""
+    """Options of a writer of the format ``consumerd``, parsed.
+
+    ``topic`` applies to all rows; None takes the column ``topic``.
+    """
 
     cluster: ClusterAddress
     topic: str | None = None
@@ -60,10 +62,14 @@ class WriteOptions:
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Read the options of a batch or a stream that is written. Raises ConfigError that names the option."""
+    """Parse the options of a writer. Raises ConfigError, which names the option."""
     reader = OptionReader(options)
+    address = parse_cluster(reader)
+    if address.generation is Generation.LEGACY:
+        raise ConfigError("generation: topics of Kafka 0.6 and 0.7 can be read here, and not be written")
     found = WriteOptions(
-        cluster=parse_cluster(reader),
+        # executors open it, and have no such file; a writer has no use for identities
+        cluster=replace(address, identities=None),
         topic=reader.text("topic"),
         partitioner=reader.choice("partitioner", list(PARTITIONERS)),
         keep_timestamps=reader.flag("keepTimestamps", default=False),
@@ -76,7 +82,10 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
 
 
 def in_options(message: str) -> str:
-    """Return a producer's message with its settings by the names of their options."""
+    """Return a producer's error message with the writer's option names.
+
+    The producer's message has the names of the producer's settings instead.
+    """
     for option, setting in (*_SIZES.items(), *_TIMES.items()):
         message = message.replace(setting, option)
     return message
@@ -91,20 +100,20 @@ def _parse_settings(reader: OptionReader) -> ProducerSettings:
         if (number := reader.number(option)) is not None:
             given[setting] = number / 1000
     if "max_request_bytes" in given:
-        # a buffer that nobody has asked for has room for a few of the largest requests
+        # unless given, the buffer is large enough for two of the largest requests
         given.setdefault("buffer_bytes", max(_DEFAULTS.buffer_bytes, 2 * given["max_request_bytes"]))
     linger_s, delivery_s = (
         given.get("linger_s", _DEFAULTS.linger_s),
         given.get("delivery_timeout_s", _DEFAULTS.delivery_timeout_s),
     )
-    if linger_s >= delivery_s > 0:  # ProducerSettings would say so in seconds
+    if linger_s >= delivery_s > 0:  # checked here as well as by ProducerSettings, whose message is in seconds
         raise ConfigError(
             f"kafka.linger.ms: {linger_s * 1000:.0f} leaves no time to send; expected less than "
             f"kafka.delivery.timeout.ms, {delivery_s * 1000:.0f}"
         )
-    acks = _ACKS[reader.choice("kafka.acks", list(_ACKS))]
+    acks = ACKS_BY_NAME[reader.choice("kafka.acks", list(ACKS_BY_NAME))]
     codec = Codec[reader.choice("kafka.compression.type", [codec.name.lower() for codec in Codec]).upper()]
     try:
-        return ProducerSettings(acks=acks, codec=codec, **given)  # type: ignore[arg-type]  # sizes are whole, times need not be
+        return ProducerSettings(acks=acks, codec=codec, **given)  # type: ignore[arg-type]  # sizes are int
     except ConfigError as error:
         raise ConfigError(in_options(str(error))) from None

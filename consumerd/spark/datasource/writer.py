@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The batch writer that Spark sees: checks on the driver, writes on executors, at least once.
+"""The batch writer that Spark calls: writes rows on executors, at least once.
 
-What a task has written is in the log whether or not the job succeeds: Kafka takes nothing back. So there is nothing to
-commit, and nothing that an abort could undo.
+Records that a task has written stay in the log even if the job fails. So there is nothing to commit or to abort.
 """
 
 from __future__ import annotations
@@ -11,14 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from consumerd.errors import ConfigError
 from consumerd.spark.datasource.lookup import ClusterLookup
 from consumerd.spark.datasource.outgoing import OutgoingColumns, plan_columns
-from consumerd.spark.datasource.sending import SentCounts, send_batches
-from consumerd.spark.datasource.worker_logs import log_warnings
-from consumerd.spark.datasource.worker_memory import spare_loaded_modules
+from consumerd.spark.datasource.sending import send_batches
+from consumerd.spark.datasource.worker import log_warnings, prepare_worker
 from consumerd.spark.datasource.write_options import WriteOptions, parse_write_options
 
 if TYPE_CHECKING:
@@ -27,39 +25,38 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent(WriterCommitMessage):
-    """What one task has written."""
-
-    counts: SentCounts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WritePlan:
-    """What writers of batches and of streams share: what was asked for, and where the columns stand."""
+    """Options and columns of a writer, for batches and streams. Pickled for executors."""
 
     options: WriteOptions
     columns: OutgoingColumns
 
     @classmethod
     def make(cls, options: Mapping[str, str], schema: StructType) -> WritePlan:
-        """Check options and columns against each other; asks no cluster. Raises ConfigError."""
+        """Return the parsed options and columns of a writer, without asking the cluster.
+
+        Raises ConfigError.
+        """
         asked = parse_write_options(options)
         columns = plan_columns(schema, topic=asked.topic, keep_timestamps=asked.keep_timestamps)
-        return cls(options=asked, columns=columns)
+        return cls(asked, columns)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # executors need not reach ZooKeeper: what leaves the driver knows the brokers' addresses
-        return _restore, (_addressed(self.options), self.columns)
+        # executors need not reach ZooKeeper, because the driver adds the brokers' addresses when it pickles the plan
+        return WritePlan, (_addressed(self.options), self.columns)
 
-    def send(self, batches: Iterator[pa.RecordBatch]) -> Sent:
-        """Write a task's rows; see :func:`~consumerd.spark.datasource.sending.send_batches`."""
-        log_warnings()
-        spare_loaded_modules()
-        return Sent(send_batches(batches, self.columns, self.options))
+    def send(self, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write one task's rows to the brokers; return when they are acknowledged.
+
+        Raises ProduceError, whose message names the writer's options.
+        """
+        prepare_worker()
+        send_batches(batches, self.columns, self.options)
+        return WriterCommitMessage()
 
 
 class ConsumerdWriter(DataSourceArrowWriter):
-    """Appends a DataFrame's rows to topics."""
+    """Batch writer of the format ``consumerd``: appends a DataFrame's rows to topics."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
@@ -71,14 +68,33 @@ class ConsumerdWriter(DataSourceArrowWriter):
         return self._plan.send(iterator)
 
 
+class ConsumerdStreamWriter(DataSourceStreamArrowWriter):
+    """Stream writer of the format ``consumerd``: appends each trigger's rows, at least once.
+
+    There is nothing to commit or to abort. If the query dies before Spark has recorded the end of a trigger, Spark
+    repeats the trigger, and its rows are written twice. The output modes ``update`` and ``complete`` append their rows,
+    as in Spark's own Kafka sink: with keys, the last record of a key is its result.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:  # noqa: ARG002
+        self._plan = WritePlan.make(options, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write a task's rows, and return when they are acknowledged. Raises ProduceError."""
+        return self._plan.send(iterator)
+
+
 def _addressed(options: WriteOptions) -> WriteOptions:
-    """Return options with the addresses of brokers. Raises as :class:`ClusterLookup` does."""
+    """Return options with addresses of brokers, which are looked up if they are missing.
+
+    Raises ConfigError, ConnectionLost, CoordinationError, BrokerError.
+    """
     if options.cluster.bootstrap is not None:
         return options
     log_warnings()
     with ClusterLookup(options.cluster) as lookup:
+        if lookup.is_legacy:
+            raise ConfigError(
+                "zookeeper: its brokers are of Kafka 0.6 or 0.7, whose topics can be read and not written"
+            )
         return replace(options, cluster=replace(options.cluster, bootstrap=lookup.bootstrap()))
-
-
-def _restore(options: WriteOptions, columns: OutgoingColumns) -> WritePlan:
-    return WritePlan(options=options, columns=columns)

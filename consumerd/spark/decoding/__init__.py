@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes of keys and values to typed Arrow columns, as a topic's settings say; what cannot be decoded has a reason. Pure.
+"""Decodes keys and values into typed Arrow columns, and tells bad records from good ones.
 
-Nothing here knows Spark: Arrow comes in, Arrow goes out, so that all of it runs in any process, batch by batch.
+The formats come from a topic's settings. A value that cannot be decoded becomes null, with a reason. Needs no Spark:
+takes and returns Arrow batches, so it runs in any process. Pure, except for ``loading`` and ``avro_schema``, which read
+schema files.
 
-``columns``  decoders of one column, and what they return.
-``plain``    ``raw`` and ``utf8``.
-``rows``     what decoders that work value by value have in common.
-``objects``  ``json``.
-``avro``     ``avro``; ``avro_schema`` reads schemas.
-``records``  whole records: key, value, event time; divides them into good and bad.
-``loading``  decoders of a topic's settings; reads schema files.
+``columns``      the protocol of a decoder of one column.
+``plain``        the formats ``raw`` and ``utf8``.
+``objects``      the format ``json``.
+``avro``         the format ``avro``.
+``avro_schema``  Avro schemas and their columns.
+``rows``         decoding value by value, for ``json`` and ``avro``.
+``records``      whole records: key, value and event time; divides them into good and bad.
+``loading``      makes decoders from a topic's settings.
 """

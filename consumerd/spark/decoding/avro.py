@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Avro data of local schemas, by fastavro."""
+"""Decoder of the format ``avro``: data of schemas in local files, by fastavro."""
 
 from __future__ import annotations
 
@@ -34,15 +34,22 @@ _NOT_A_DATUM: Final = (
     ValueError,
     struct.error,
 )
-"""What fastavro raises for bytes that are no datum of the schema."""
+"""Exceptions of fastavro for bytes that are not a datum of the schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class AvroDecoder:
-    """``avro``: a datum of ``schema``, or of one of ``writers`` (by id) which is resolved to it.
+    """Decoder of the format ``avro``: one datum per key or value.
 
-    Schemas are those that ``avro_schema`` returns. What stands before a datum is the Avro documents' and Confluent's
-    ("wire format") word.
+    The result has the columns of ``schema``. With ``confluent`` framing a datum may be of another schema, the writer
+    schema, which Avro's rules resolve to ``schema``.
+
+    Attributes:
+        schema: from ``avro_schema``.
+        framing: bytes before the datum: ``bare`` has none; ``confluent`` has a zero byte and a schema id of 4 bytes
+            (Confluent, "Wire format"); ``single_object`` has two marker bytes and a fingerprint of 8 bytes (Avro
+            Specification, "Single-object encoding").
+        writers: writer schemas by id, for ``confluent``.
     """
 
     schema: Schema
@@ -53,7 +60,7 @@ class AvroDecoder:
     def __post_init__(self) -> None:
         mark = b""
         if self.framing == "single_object":
-            # fastavro writes the fingerprint's bytes in hexadecimal in the order in which they stand before a datum
+            # fastavro's hexadecimal fingerprint has the byte order of the encoding (little-endian)
             mark = _SINGLE_OBJECT_MARK + bytes.fromhex(
                 fingerprint(to_parsing_canonical_form(self.schema), "CRC-64-AVRO")
             )
@@ -61,11 +68,14 @@ class AvroDecoder:
 
     @property
     def type(self) -> pa.DataType:
-        """See ColumnDecoder."""
+        """Arrow type of the decoded column: a struct of the schema's fields."""
         return column_type(arrow_type(self.schema))
 
     def decode(self, column: pa.Array) -> Decoded:
-        """See ColumnDecoder."""
+        """Decode a ``binary`` column of Avro data; null stays null.
+
+        An undecodable value becomes null, and the result has the reason.
+        """
         read_as = arrow_type(self.schema)
         return decode_rows(column, self._decode_one, read_as=read_as, returned_as=column_type(read_as))
 
@@ -82,7 +92,7 @@ class AvroDecoder:
         return datum
 
     def _find_writer(self, value: bytes) -> tuple[Schema, int]:
-        """Return whose schema the datum is of, and where it begins. Raises BadValue."""
+        """Return the datum's writer schema, and the index of its first byte. Raises BadValue."""
         if self.framing == "bare":
             return self.schema, 0
         if self.framing == "single_object":

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Avro schemas: read from files, checked for what columns cannot hold, and their columns.
+"""Avro schemas: reads them from files, and gives their columns' types.
 
-A record is a struct, an enum text, fixed bytes; a union is one type and null, which makes a column nullable. Logical
-types are decimal, date and timestamps of milliseconds and microseconds; others are passed over, so that a time of day
-is its number and a UUID its text.
+A record becomes a struct, an enum text, a fixed bytes. A union must be of one type and null: a nullable column. The
+logical types decimal, date and timestamps (in ms and us) are used. Others are ignored, so a time of day becomes a
+number, and a UUID text. Schemas with types that no column can hold are refused.
 """
 
 from __future__ import annotations
@@ -50,11 +50,14 @@ _LARGEST_PRECISION: Final = 38
 
 
 class UnfitSchema(ValueError):
-    """A schema that no column can be made of; the message names the field."""
+    """Raised for an Avro schema with a type that no column can hold.
+
+    The message names the field.
+    """
 
 
 def read_schema(path: Path) -> Schema:
-    """Return the parsed schema of a file, whose top is a record. Raises ConfigError, which names the file."""
+    """Read an Avro schema from a file; its top must be a record. Raises ConfigError."""
     try:
         content = json.loads(path.read_bytes())
     except OSError as error:
@@ -68,7 +71,7 @@ def read_schema(path: Path) -> Schema:
 
 
 def make_schema(content: object) -> Schema:
-    """Return a schema, given as JSON, as fastavro wants it. Raises UnfitSchema."""
+    """Return an Avro schema, given as JSON, in fastavro's form. Raises UnfitSchema."""
     plain = _without_other_logical_types(content)
     if not isinstance(plain, dict):
         raise UnfitSchema("expected a record at the top of the schema")
@@ -83,12 +86,12 @@ def make_schema(content: object) -> Schema:
 
 
 def arrow_type(schema: object) -> pa.DataType:
-    """Return the type whose units are the schema's own. Raises UnfitSchema."""
+    """Return an Avro schema's Arrow type, with the schema's own units of time. Raises UnfitSchema."""
     return _arrow_type(schema, "the record", {})
 
 
 def column_type(kind: pa.DataType) -> pa.DataType:
-    """Return the column type of a schema's: its timestamps in microseconds, as Spark has them."""
+    """Return an Arrow type with its timestamps in microseconds, Spark's unit."""
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", kind.tz)
     if pa.types.is_struct(kind):
@@ -105,7 +108,7 @@ def _arrow_type(schema: object, place: str, named: dict[str, pa.DataType | None]
         return _union(schema, place, named)
     if isinstance(schema, str):
         return _by_name(schema, place, named)
-    assert isinstance(schema, dict)  # parse_schema has seen to it
+    assert isinstance(schema, dict)  # parse_schema has checked that
     logical = schema.get("logicalType")
     if logical == "decimal":
         return _decimal(schema, place)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a decoder of one column is, and what it returns."""
+"""Protocol of a decoder of one column, and its result."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ import pyarrow as pa
 
 FIRST_US: Final = -62_135_596_800_000_000
 LAST_US: Final = 253_402_300_799_999_999
-"""The years 1 to 9999, which are those that Python and Spark show."""
+"""First and last microsecond of the years 1 to 9999, which Python and Spark can show."""
 
 
 class BadValue(ValueError):
-    """Bytes that are not what they should be. The message says why, without repeating them."""
+    """Raised for bytes that cannot be decoded. The message is the reason, without the bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """A column decoded: ``values`` are null where the bytes were null, and where they are bad.
+    """Decoded column of keys or values, with the reasons for undecodable values.
 
-    ``reasons`` says why, for each bad row by its number.
+    Attributes:
+        values: the decoded values; null where the bytes are null or cannot be decoded.
+        reasons: reason for each undecodable row, by the row's index in the batch.
     """
 
     values: pa.Array
@@ -30,11 +32,14 @@ class Decoded:
 
 
 class ColumnDecoder(Protocol):
-    """Decodes keys or values. Can be pickled, so that tasks have it."""
+    """Interface of decoders of keys or values. Pickled, and sent to Spark's tasks."""
 
     @property
     def type(self) -> pa.DataType:
-        """The type of what it returns."""
+        """Arrow type of the decoded column."""
 
     def decode(self, column: pa.Array) -> Decoded:
-        """Decode a column of ``binary``; nulls stay null. Raises MemoryError (Arrow's own as well), nothing else."""
+        """Decode a ``binary`` column; null stays null.
+
+        An undecodable value becomes null, and the result has the reason. Raises only MemoryError, also Arrow's.
+        """

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decoders that a topic's settings ask for. Reads schema files, once, so that tasks need none."""
+"""Makes the decoders of a topic's settings.
+
+Reads schema files, once on the driver, so Spark's tasks need no files.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,10 @@ from consumerd.spark.decoding.records import RecordDecoder
 
 
 def load_decoder(topic: str, settings: SilverTopic) -> RecordDecoder:
-    """Return how a topic's records are decoded.
+    """Return the decoder of a topic's records, as its settings say.
 
-    Raises ConfigError for a schema's file that cannot be read or be made columns of, and for an event time that is no
-    point in time.
+    Raises ConfigError for a schema file that cannot be read, a schema without columns for all its types, and an event
+    time that is not a timestamp with a zone.
     """
     key = f"pipeline.silver.topics.{topic}"
     decoder = RecordDecoder(
@@ -50,7 +53,7 @@ def _load_column(key: str, decoding: Decoding) -> ColumnDecoder:
 
 
 def _load_avro(key: str, decoding: Decoding) -> AvroDecoder:
-    assert decoding.schema_file is not None  # the model has seen to it
+    assert decoding.schema_file is not None  # the settings' model demands it for avro
     try:
         return AvroDecoder(
             read_schema(decoding.schema_file),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON objects of declared fields.
+"""Decoder of the format ``json``: objects with declared fields.
 
-Strict, by msgspec: a number is no text and text no number, whole numbers fit their width, times of day have a zone
-unless they are ``timestamp_ntz``, bytes are base64. A field that is missing is null, which ``not null`` makes bad;
-fields that are not declared are passed over.
+Strict, by msgspec: text is not taken for a number, nor a number for text; whole numbers must fit their type; timestamps
+must have a zone, unless they are ``timestamp_ntz``; bytes are base64. A missing field is null, which makes a value bad
+if the field is ``not null``. Undeclared fields are ignored.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from consumerd.spark.decoding.rows import decode_rows
 
 _FIRST_S: Final = -62_135_596_800
 _LAST_S: Final = 253_402_300_799
-"""The years 1 to 9999, which are those that Python and Spark show."""
+"""First and last second of the years 1 to 9999, which Python and Spark can show."""
 _LARGEST_FLOAT: Final = 3.4028234663852886e38
+"""Largest number that a 32-bit float can hold."""
 
 _MOMENT: Final = pa.timestamp("us", "UTC")
 _EPOCHS: Final = {"epoch_s": ("s", 1), "epoch_ms": ("ms", 1_000), "epoch_us": ("us", 1_000_000)}
@@ -65,7 +66,7 @@ _PYTHON: Final[dict[str, object]] = {
 
 @dataclass(frozen=True, slots=True)
 class JsonDecoder:
-    """``json``: an object with the fields of ``struct``."""
+    """Decoder of the format ``json``: an object with the declared fields, those of ``struct``."""
 
     struct: FieldType
     _decoder: msgspec.json.Decoder[object] = field(init=False, repr=False, compare=False)
@@ -78,11 +79,14 @@ class JsonDecoder:
 
     @property
     def type(self) -> pa.DataType:
-        """See ColumnDecoder."""
+        """Arrow type of the decoded column: a struct of the declared fields."""
         return arrow_type(self.struct)
 
     def decode(self, column: pa.Array) -> Decoded:
-        """See ColumnDecoder."""
+        """Decode a ``binary`` column of JSON objects; null stays null.
+
+        An undecodable value becomes null, and the result has the reason.
+        """
         return decode_rows(column, self._decode_one, read_as=arrow_type(self.struct, read=True), returned_as=self.type)
 
     def _decode_one(self, value: bytes) -> object:
@@ -95,7 +99,12 @@ class JsonDecoder:
 
 
 def arrow_type(kind: FieldType, *, read: bool = False) -> pa.DataType:
-    """Return the column type of a declared one; with ``read`` the one by whose unit its numbers are read."""
+    """Return the Arrow type of a field type that the settings declare.
+
+    Args:
+        read: True for the type in which JSON numbers are read: times since the epoch have the unit of the JSON numbers,
+            such as seconds. False for the type of the column.
+    """
     if kind.kind == "decimal":
         return pa.decimal128(kind.precision, kind.scale)
     if kind.kind == "struct":
@@ -119,7 +128,8 @@ def _python_type(kind: FieldType) -> object:
     if kind.kind in ("array", "map"):
         assert kind.element is not None
         element = _python_type(kind.element) if kind.element.required else _nullable(kind.element)
-        return list[element] if kind.kind == "array" else dict[str, element]  # type: ignore[valid-type]  # types made at run time
+        # types made at run time
+        return list[element] if kind.kind == "array" else dict[str, element]  # type: ignore[valid-type]
     return _PYTHON[kind.kind]
 
 

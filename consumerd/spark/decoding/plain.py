@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that are taken as they are, and text."""
+"""Decoders of the formats ``raw`` and ``utf8``."""
 
 from __future__ import annotations
 
@@ -7,47 +7,50 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from consumerd.spark.decoding.columns import Decoded
+from consumerd.spark.decoding.columns import BadValue, Decoded
+from consumerd.spark.decoding.rows import decode_rows
 
 
 @dataclass(frozen=True, slots=True)
 class RawDecoder:
-    """``raw``: the bytes."""
+    """Decoder of the format ``raw``: the bytes as they are."""
 
     @property
     def type(self) -> pa.DataType:
-        """See ColumnDecoder."""
+        """Arrow type of the decoded column: ``binary``."""
         return pa.binary()
 
     def decode(self, column: pa.Array) -> Decoded:
-        """See ColumnDecoder."""
+        """Return the column unchanged; no value is undecodable."""
         return Decoded(values=column)
 
 
 @dataclass(frozen=True, slots=True)
 class TextDecoder:
-    """``utf8``: strict, as Python's own codec; surrogates and overlong forms are bad."""
+    """Decoder of the format ``utf8``: text, as strict as Python's codec.
+
+    Surrogates and overlong forms are refused.
+    """
 
     @property
     def type(self) -> pa.DataType:
-        """See ColumnDecoder."""
+        """Arrow type of the decoded column: ``string``."""
         return pa.string()
 
     def decode(self, column: pa.Array) -> Decoded:
-        """See ColumnDecoder."""
+        """Decode a ``binary`` column of UTF-8; null stays null.
+
+        An undecodable value becomes null, and the result has the reason.
+        """
         try:
             return Decoded(values=column.cast(pa.string()))
         except pa.ArrowInvalid:
-            return _decode_each(column)
+            # value by value, to find the bad ones
+            return decode_rows(column, _decode_text, read_as=pa.string(), returned_as=pa.string())
 
 
-def _decode_each(column: pa.Array) -> Decoded:
-    texts: list[str | None] = []
-    reasons: dict[int, str] = {}
-    for row, value in enumerate(column.to_pylist()):
-        try:
-            texts.append(None if value is None else value.decode())
-        except UnicodeDecodeError as error:
-            reasons[row] = f"not UTF-8 at byte {error.start}: {error.reason}"
-            texts.append(None)
-    return Decoded(values=pa.array(texts, pa.string()), reasons=reasons)
+def _decode_text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise BadValue(f"not UTF-8 at byte {error.start}: {error.reason}") from None

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole records: key and value decoded, the event time found, the bad ones told from the good ones.
+"""Decodes whole records: key, value and event time; divides them into good and bad.
 
 Every row of a batch comes out once, as good or as bad.
+
+Example: a topic's values are JSON with the event time ``placed``, and ``late_ms`` is 3,600,000. The value ``{"placed":
+"2026-11-22T10:00:00Z"}`` with the record timestamp 10:30 is good. With the timestamp 11:30 it is bad, with the cause
+``late``. The value ``{`` is bad, with the cause ``bad value``.
 """
 
 from __future__ import annotations
@@ -23,13 +27,16 @@ LATE: Final = "late"
 EARLY: Final = "early"
 
 CAUSES: Final = (BAD_KEY, BAD_VALUE, BAD_TIME, LATE, EARLY)
-"""Why a record is in quarantine; its ``reason`` says more. Of several the first counts."""
+"""Causes for which a record is bad, and goes to the quarantine. If several apply, the first one is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divided:
-    """A batch's rows: ``good`` with ``key`` and ``value`` decoded and ``event_time``; ``bad`` with key and value as they were,
-    ``event_time`` where it is known, ``cause`` and ``reason``.
+    """Records of a batch, divided into decoded and undecodable ones.
+
+    Attributes:
+        good: have ``key`` and ``value`` decoded, and ``event_time``.
+        bad: have ``key`` and ``value`` as they came, ``event_time`` if it is known, ``cause`` and ``reason``.
     """
 
     good: pa.RecordBatch
@@ -38,11 +45,15 @@ class Divided:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordDecoder:
-    """Decodes records of a topic, given as columns ``key``, ``value``, ``timestamp``, ``landed`` and any others.
+    """Decodes a topic's records: columns ``key``, ``value``, ``timestamp``, ``landed`` and any others.
 
-    ``event_time`` is the path of a field, ``("value", "placed")``; empty, it is the record's timestamp. It is held against the
-    record's timestamp, where that is null against the time at which it was landed: so whether a record is late does
-    not depend on when it is decoded, nor on which others are.
+    Attributes:
+        event_time: path of a field, such as ``("value", "placed")``; empty for the record's timestamp.
+        late_ms: limit of the time from the event to the record's arrival; None for no limit.
+        early_ms: limit of the time from the record's arrival to the event; None for no limit.
+
+    The arrival is the record's timestamp, or the time of landing if that is null. So a record is late or not
+    independently of the time of decoding, and of other records.
     """
 
     key: ColumnDecoder
@@ -52,7 +63,10 @@ class RecordDecoder:
     early_ms: int | None = None
 
     def divide(self, batch: pa.RecordBatch) -> Divided:
-        """Decode a batch. Raises MemoryError (Arrow's own as well), KeyError for a column that is missing."""
+        """Decode a batch of records; return it divided into decoded and undecodable ones.
+
+        Raises MemoryError, also Arrow's; KeyError for a missing column.
+        """
         decoded = {"key": self.key.decode(batch["key"]), "value": self.value.decode(batch["value"])}
         found = self._event_times(batch, decoded)
         shown = _is_shown(found)
@@ -78,7 +92,7 @@ class RecordDecoder:
     def _find_faults(
         self, batch: pa.RecordBatch, decoded: dict[str, Decoded], event_times: pa.Array
     ) -> dict[int, tuple[str, str]]:
-        """Return cause and reason by row."""
+        """Return the cause and the reason of each bad row, by index."""
         faults: dict[int, tuple[str, str]] = {}
         arrived = pc.coalesce(batch["timestamp"].cast(MOMENT), batch["landed"].cast(MOMENT))
         behind = pc.divide(pc.subtract(arrived.cast(pa.int64()), event_times.cast(pa.int64())), 1000)
@@ -95,13 +109,16 @@ class RecordDecoder:
 
 
 def _is_shown(moments: pa.Array) -> pa.Array:
-    """Tell which are null, or within the years that Python and Spark can show."""
+    """Mark moments that are null, or in the years that Python and Spark can show."""
     since = moments.cast(pa.int64())
-    return pc.fill_null(pc.and_(pc.greater_equal(since, FIRST_US), pc.less_equal(since, LAST_US)), True)  # noqa: FBT003 - Arrow's signature
+    return pc.fill_null(
+        pc.and_(pc.greater_equal(since, FIRST_US), pc.less_equal(since, LAST_US)),
+        True,  # noqa: FBT003 - Arrow's signature
+    )
 
 
 def _above(milliseconds: pa.Array, limit: int) -> list[tuple[int, int]]:
-    """Return rows and values above a limit."""
+    """Return the indexes and values of rows above a limit."""
     rows = pc.indices_nonzero(pc.fill_null(pc.greater(milliseconds, limit), False))  # noqa: FBT003 - Arrow's signature
     return list(zip(rows.to_pylist(), milliseconds.take(rows).to_pylist(), strict=True))
 

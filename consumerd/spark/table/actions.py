@@ -6,15 +6,21 @@ A commit is the file ``_delta_log/<version>.json``. Of Delta's actions (PROTOCOL
 =============  ======================================================================================================
 action         what it says
 =============  ======================================================================================================
-``commitInfo`` when and by which job; below ``consumerd`` what Delta has no word for: plan, writer, coverage, progress
-``txn``        the plan as ``appId``: an application that is in the log has committed
-``metaData``   the table, in version 0 and where a commit adds columns
-``protocol``   what a reader must be able to do, in version 0 and where a commit needs more
-``add``        a file: path, values of its partition columns, size, rows, and bounds of some columns
-``remove``     a file that is not the table's any more
+``commitInfo`` time, job and operation; under the key ``consumerd`` our own fields: plan, writer, coverage, progress
+``txn``        the plan, as ``appId``: Delta's mark for work that is committed once
+``metaData``   the table's description, in version 0 and in commits that add columns
+``protocol``   features that a reader must support, in version 0 and in commits that need further ones
+``add``        a new file: path, values of its partition columns, size, rows, and bounds of some columns
+``remove``     a file that is not part of the table any more
 =============  ======================================================================================================
 
-Commits of other writers (Delta on Spark, delta-rs) are read as well: one that only adds rows is an append, one that
+Example of a commit that adds one file, with its lines shortened::
+
+    {"commitInfo":{"timestamp":1763800000000,"operation":"WRITE","consumerd":{"plan":"...","progress":{"bronze":17}}}}
+    {"txn":{"appId":"...","version":1763800000000}}
+    {"add":{"path":"topic=orders/0.parquet","size":4096,"stats":"{\\"numRecords\\":100}"}}
+
+Commits of other writers (Delta on Spark, delta-rs) are read as well. One that only adds rows is an append, one that
 changes no data is a compaction, any other is a replacement. A table that needs an unsupported feature, such as deletion
 vectors, is refused.
 """
@@ -43,12 +49,12 @@ from consumerd.spark.table.commit import (
 from consumerd.spark.table.folder_values import NULL_VALUE, escape_value, unescape_value
 
 Action = dict[str, object]
-"""Fields of one action, such as the object below ``add``."""
+"""Fields of one action of Delta's log, such as the object below ``add``."""
 
 OURS: Final = "consumerd"
 """Key of our own fields in ``commitInfo`` and in the tags of a file."""
 FORMAT: Final = 3
-"""Version of our own fields. Versions 1 and 2 were logs of another kind (``former_log``)."""
+"""Version of our own fields. Versions 1 and 2 were logs that are not Delta's (``former_log``)."""
 
 _OPERATIONS: Final = {
     Operation.APPEND: ("WRITE", {"mode": "Append"}),
@@ -62,6 +68,7 @@ _FEATURES: Final = frozenset({"timestampNtz"})
 _FEATURE_READER, _FEATURE_WRITER = 3, 7
 """Versions of the protocol in which features are named one by one."""
 _MOST_READER, _MOST_WRITER = 1, 2
+"""Highest versions of the protocol, without named features, that this release supports."""
 _WRITER_2: Final = ("appendOnly", "invariants")
 """Features that writer version 2 implies, for protocols that list features by name."""
 
@@ -71,7 +78,7 @@ _SAFE: Final = "/!$&'()*+,;=:@"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US_PER_MS: Final = 1000
 _CONFIGURATION: Final = {
-    # our coverage is in the commits: nobody else may remove them
+    # other writers must not remove old commits, because our coverage and progress are in them
     "delta.enableExpiredLogCleanup": "false",
 }
 
@@ -80,7 +87,7 @@ _CONFIGURATION: Final = {
 
 
 def encode_commit(commit: TableCommit, table: TableRecord) -> bytes:
-    """Return a commit as lines of JSON."""
+    """Return a commit as lines of JSON, in Delta's format."""
     schema = commit.schema or table.schema
     actions: list[tuple[str, Action]] = [
         ("txn", {"appId": commit.plan, "version": commit.version, "lastUpdated": commit.time_ms}),
@@ -96,7 +103,7 @@ def encode_commit(commit: TableCommit, table: TableRecord) -> bytes:
 
 
 def parse_commit(data: bytes, version: int, partition_by: Sequence[str]) -> TableCommit:
-    """Read a commit, of ours or of others. Raises MalformedRecord."""
+    """Parse the log file of a commit, ours or another writer's. Raises MalformedRecord."""
     info: Mapping[str, object] = {}
     schema: str | None = None
     added: list[DataFile] = []
@@ -200,7 +207,10 @@ def _guess(*, changes: bool, removes: bool) -> Operation:
 
 
 def parse_covered(fields: Mapping[str, object]) -> Coverage:
-    """Read the field ``covered``. Raises MalformedRecord."""
+    """Parse the JSON field ``covered``: the landed offsets whose records a commit adds.
+
+    Raises MalformedRecord.
+    """
     try:
         return Coverage.parse(fields.get("covered", {}))
     except ValueError as error:
@@ -211,7 +221,7 @@ def parse_covered(fields: Mapping[str, object]) -> Coverage:
 
 
 def encode_table(table: TableRecord) -> bytes:
-    """Return version 0 of a table, which has no rows."""
+    """Return the log file of version 0, which has the table's description and no rows."""
     info: Action = {
         "timestamp": table.created_ms,
         "operation": "CREATE TABLE",
@@ -228,7 +238,7 @@ def encode_table(table: TableRecord) -> bytes:
 
 
 def parse_table(data: bytes) -> TableRecord:
-    """Read what a table is off its version 0. Raises MalformedRecord."""
+    """Parse a table's description from the log file of version 0. Raises MalformedRecord."""
     found: TableRecord | None = None
     for name, action in _read_lines(data):
         if name == "protocol":
@@ -241,7 +251,11 @@ def parse_table(data: bytes) -> TableRecord:
 
 
 def make_metadata(table: TableRecord, schema: str) -> Action:
-    """Return the action ``metaData``."""
+    """Return Delta's action ``metaData``: the description of a table.
+
+    Args:
+        schema: Spark's JSON of the columns.
+    """
     return {
         "id": table.id,
         "name": table.name,
@@ -254,7 +268,7 @@ def make_metadata(table: TableRecord, schema: str) -> Action:
 
 
 def parse_metadata(action: Mapping[str, object]) -> TableRecord:
-    """Read the action ``metaData``. Raises MalformedRecord."""
+    """Parse Delta's action ``metaData``, the description of a table. Raises MalformedRecord."""
     return TableRecord(
         id=get_text(action, "id"),
         name=str(action.get("name") or ""),
@@ -265,7 +279,7 @@ def parse_metadata(action: Mapping[str, object]) -> TableRecord:
 
 
 def make_protocol(schema: str) -> Action:
-    """Return the action ``protocol`` for these columns."""
+    """Return Delta's action ``protocol``: the features that a table with these columns needs."""
     features = sorted({"timestampNtz"} if '"timestamp_ntz"' in schema else ())
     if not features:
         return {"minReaderVersion": _MOST_READER, "minWriterVersion": _MOST_WRITER}
@@ -278,7 +292,7 @@ def make_protocol(schema: str) -> Action:
 
 
 def check_protocol(action: Mapping[str, object]) -> None:
-    """Raise UnknownFormat for a table that needs more than this release can do."""
+    """Raise UnknownFormat for a table with features that this release does not support."""
     if get_number(action, "minReaderVersion") <= _MOST_READER:
         return
     features = action.get("readerFeatures")
@@ -292,7 +306,10 @@ def check_protocol(action: Mapping[str, object]) -> None:
 
 
 class FileWriter:
-    """Makes the actions of a table's files. ``schema`` is Spark's JSON of its columns."""
+    """Makes Delta's actions ``add`` for files of one table.
+
+    ``schema`` is Spark's JSON of the table's columns.
+    """
 
     def __init__(self, partition_by: Sequence[str], schema: str) -> None:
         self._partition_by = tuple(partition_by)
@@ -300,9 +317,13 @@ class FileWriter:
         self._kinds: dict[str, object] = {field["name"]: field["type"] for field in fields}
 
     def make_add(self, file: DataFile, time_ms: int, *, data_change: bool) -> Action:
-        """Return the action ``add``.
+        """Return Delta's action ``add``, which makes a file part of the table.
 
-        Bounds stand there twice: as Delta has them (timestamps in whole ms), and exact below our own tag.
+        It has the bounds twice: in Delta's form, with timestamps in ms, and exactly, under our own tag.
+
+        Args:
+            time_ms: wall clock, in ms since the epoch.
+            data_change: False if the same rows were in other files before.
         """
         values = map(unescape_value, file.values)
         return {
@@ -328,7 +349,7 @@ class FileWriter:
 
 
 def parse_add(action: Mapping[str, object], partition_by: Sequence[str]) -> DataFile:
-    """Read the action ``add``. Raises MalformedRecord."""
+    """Parse Delta's action ``add``, which makes a file part of the table. Raises MalformedRecord."""
     if action.get("deletionVector") is not None:
         raise UnknownFormat("Delta's feature deletionVectors, which this release lacks")
     path = parse_path(action)
@@ -350,7 +371,10 @@ def parse_add(action: Mapping[str, object], partition_by: Sequence[str]) -> Data
 
 
 def make_remove(path: str, time_ms: int, *, data_change: bool) -> Action:
-    """Return the action ``remove``; ``time_ms`` is when the file was taken out of the table."""
+    """Return Delta's action ``remove``, which takes a file out of the table.
+
+    ``time_ms`` is the wall clock then, in ms since the epoch.
+    """
     return {"path": _encode_path(path), "deletionTimestamp": time_ms, "dataChange": data_change}
 
 
@@ -360,7 +384,7 @@ def _encode_path(path: str) -> str:
 
 
 def parse_path(action: Mapping[str, object]) -> str:
-    """Return the path of a file, relative to the table. Raises MalformedRecord."""
+    """Return the path in a file's action, relative to the table. Raises MalformedRecord."""
     path = unquote(get_text(action, "path"))
     if path.startswith("/") or "://" in path:
         raise UnknownFormat(f"the file {path} lies outside of the table (a shallow clone?)")
@@ -368,7 +392,10 @@ def parse_path(action: Mapping[str, object]) -> str:
 
 
 def _moments(bounds: Bounds, *, zone: str) -> tuple[str, str] | None:
-    """Return bounds in microseconds as Delta's timestamps in milliseconds, or None beyond the year 9999."""
+    """Return bounds in microseconds as Delta's timestamps, None beyond the year 9999.
+
+    Delta's have milliseconds, so the lower bound is rounded down and the upper one up.
+    """
     assert isinstance(bounds.low, int)
     assert isinstance(bounds.high, int)
     whole = bounds.low // _US_PER_MS, -(-bounds.high // _US_PER_MS)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A table's description and its commits, as values. ``actions`` encodes them. Pure."""
+"""A table's description and its commits, as values. Pure; ``actions`` encodes them."""
 
 from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -32,23 +32,23 @@ _CHECKPOINT_NAME = re.compile(r"([0-9]{20})\.checkpoint\.parquet")
 
 
 class Operation(enum.StrEnum):
-    """Effect of a commit on the rows."""
+    """Effect of a commit on the table's rows."""
 
     APPEND = "append"
     """Adds rows and removes none. Incremental readers take these rows."""
     COMPACT = "compact"
-    """Puts the same rows into other files. Incremental readers skip it."""
+    """Writes the same rows into other files. Incremental readers skip it."""
     REPLACE = "replace"
-    """Removes or changes rows (``latest``, ``restore``). Incremental reading across it is refused."""
+    """Removes or changes rows (``latest``, ``restore``). Incremental readers must read the whole table again."""
     DELETE = "delete"
     """Removes rows (``retention``, a purge of the quarantine). Incremental readers skip it."""
     UPDATE = "update"
-    """Changes rows in place: as many before as after (marks in the quarantine). Incremental readers skip it."""
+    """Changes values, but adds and removes no rows (marks in the quarantine). Incremental readers skip it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Smallest and largest value of a column in a file, nulls aside."""
+    """Smallest and largest value of one column in one file, without nulls."""
 
     low: Scalar
     high: Scalar
@@ -62,8 +62,8 @@ class DataFile:
         path: relative to the table's folder.
         size: in bytes.
         rows: number of rows.
-        values: of the partition columns, in their order, as folder names hold them.
-        bounds: by column, for the columns of which the writer keeps bounds and which have a value other than null.
+        values: of the partition columns, in their order, escaped as in folder names.
+        bounds: by column, for some columns only; a column that is null in all rows has none.
     """
 
     path: str
@@ -84,6 +84,23 @@ def rows_of(files: Iterable[DataFile]) -> int:
     return sum(file.rows for file in files)
 
 
+def cut_files(
+    files: Sequence[DataFile], limit_bytes: int, *, most_files: int | None = None
+) -> Iterator[tuple[DataFile, ...]]:
+    """Yield consecutive files in groups of at most ``limit_bytes``, and of at most ``most_files``. Pure.
+
+    A larger file is a group by itself.
+    """
+    begin = size = 0
+    for number, file in enumerate(files):
+        if number > begin and (size + file.size > limit_bytes or number - begin == most_files):
+            yield tuple(files[begin:number])
+            begin, size = number, 0
+        size += file.size
+    if files:
+        yield tuple(files[begin:])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCommit:
     """One version of a table.
@@ -93,17 +110,17 @@ class TableCommit:
         plan: name of the work. A job that is run again has the same plan, and a plan is committed at most once.
         operation: effect on the rows.
         job: name of the job, such as ``bronze``.
-        writer: name of the attempt, unique.
+        writer: unique name of the attempt (``attempts``).
         time_ms: wall clock of the commit, for people and for vacuum.
         added: new files.
         removed: paths of files that are not part of the table any more.
-        covered: the landed offsets that the commit takes over (bronze).
-        progress: how far the job has read each of its sources, such as ``{"bronze": 17}``. Sources that a later commit
-            does not mention keep their progress.
+        covered: the landed offsets whose records the commit adds (bronze).
+        progress: the version up to which the job has read each of its sources, such as ``{"bronze": 17}``. Sources that
+            a later commit does not mention keep their progress.
         counts: figures for people and for checks, such as ``{"read": 1000, "quarantined": 3}``.
-        schema: Spark's JSON of a StructType, where the commit adds columns.
-        restores: the version that the commit goes back to. ``covered`` and ``progress`` then replace all earlier ones, and
-            plans of later versions count as not done.
+        schema: Spark's JSON of a StructType, if the commit adds columns.
+        restores: the earlier version that the commit restores. ``covered`` and ``progress`` then replace all earlier
+            ones, and plans of the versions in between count as not done.
     """
 
     version: int
@@ -122,7 +139,7 @@ class TableCommit:
 
     @property
     def rows(self) -> int:
-        """Rows in the files added."""
+        """Number of rows in the files that the commit adds."""
         return rows_of(self.added)
 
 
@@ -149,23 +166,23 @@ class TableRecord:
 
 
 def commit_name(version: int) -> str:
-    """Return the name, in the log's folder, of a version's commit."""
+    """Return the file name of a version's commit, such as ``00000000000000000017.json``."""
     return f"{version:020d}.json"
 
 
 def parse_commit_name(name: str) -> int | None:
-    """Return the version of a commit's file name, or None for any other name."""
+    """Return the version in a commit's file name, or None for any other name."""
     match = _COMMIT_NAME.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def checkpoint_name(version: int) -> str:
-    """Return the name of the checkpoint that folds all commits up to a version."""
+    """Return the file name of a version's checkpoint."""
     return f"{version:020d}.checkpoint.parquet"
 
 
 def parse_checkpoint_name(name: str) -> int | None:
-    """Return the version of a checkpoint's file name, or None for any other name."""
+    """Return the version in a checkpoint's file name, or None for any other name."""
     match = _CHECKPOINT_NAME.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -174,7 +191,7 @@ def parse_checkpoint_name(name: str) -> int | None:
 
 
 def encode_file(file: DataFile) -> dict[str, object]:
-    """Return a file as a JSON object."""
+    """Return the description of a table's data file as a JSON object."""
     return {
         "path": file.path,
         "size": file.size,
@@ -185,7 +202,7 @@ def encode_file(file: DataFile) -> dict[str, object]:
 
 
 def parse_file(fields: Mapping[str, object]) -> DataFile:
-    """Read a file. Raises MalformedRecord."""
+    """Parse the description of a table's data file. Raises MalformedRecord."""
     return DataFile(
         path=get_text(fields, "path"),
         size=get_number(fields, "size"),
@@ -196,7 +213,7 @@ def parse_file(fields: Mapping[str, object]) -> DataFile:
 
 
 def parse_bounds(entries: Mapping[str, object]) -> dict[str, Bounds]:
-    """Read bounds by column, ``{"offset": [0, 17]}``. Raises MalformedRecord."""
+    """Parse the bounds of columns, such as ``{"offset": [0, 17]}``. Raises MalformedRecord."""
     found = {}
     for name, pair in entries.items():
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(one, int | str) for one in pair):
@@ -206,7 +223,7 @@ def parse_bounds(entries: Mapping[str, object]) -> dict[str, Bounds]:
 
 
 def get_objects(fields: Mapping[str, object], name: str) -> list[dict[str, object]]:
-    """Return a list of objects. Raises MalformedRecord."""
+    """Return a field that is a list of JSON objects. Raises MalformedRecord."""
     entries = fields.get(name)
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise MalformedRecord(f"{name} is {entries!r}, expected a list of objects")
@@ -214,7 +231,7 @@ def get_objects(fields: Mapping[str, object], name: str) -> list[dict[str, objec
 
 
 def get_object(fields: Mapping[str, object], name: str) -> Mapping[str, object]:
-    """Return an object. Raises MalformedRecord."""
+    """Return a field that is a JSON object. Raises MalformedRecord."""
     entries = fields.get(name)
     if not isinstance(entries, dict):
         raise MalformedRecord(f"{name} is {entries!r}, expected an object")
@@ -222,7 +239,7 @@ def get_object(fields: Mapping[str, object], name: str) -> Mapping[str, object]:
 
 
 def get_texts(fields: Mapping[str, object], name: str) -> tuple[str, ...]:
-    """Return a list of strings. Raises MalformedRecord."""
+    """Return a field that is a list of strings. Raises MalformedRecord."""
     entries = fields.get(name)
     if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
         raise MalformedRecord(f"{name} is {entries!r}, expected a list of strings")
@@ -230,6 +247,6 @@ def get_texts(fields: Mapping[str, object], name: str) -> tuple[str, ...]:
 
 
 def get_numbers(fields: Mapping[str, object], name: str) -> dict[str, int]:
-    """Return an object of whole numbers. Raises MalformedRecord."""
+    """Return a field that is a JSON object of whole numbers. Raises MalformedRecord."""
     entries = get_object(fields, name)
     return {key: find_number(entries, key) or 0 for key in entries}

@@ -7,12 +7,15 @@ from consumerd.errors import ConsumerdError
 
 
 class TableError(ConsumerdError):
-    """The table is absent, damaged, or has other columns than expected."""
+    """Raised if a table is absent, damaged, or has other columns than expected."""
 
 
 class TableConflict(TableError):
-    """A concurrent commit contradicts this one, of which nothing is visible. Run the job again."""
+    """Raised if a commit of another job contradicts this one.
+
+    Nothing of this commit is visible. Run the job again.
+    """
 
 
 class VersionVacuumed(TableError):
-    """Vacuum has removed files or commits of the version that was asked for."""
+    """Raised if vacuum has removed files or commits of the requested version."""

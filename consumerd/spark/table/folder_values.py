@@ -14,10 +14,10 @@ _ESCAPED: Final = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
 
 
 def escape_value(value: str) -> str:
-    """Return a partition column's value as Spark writes it into a folder's name."""
+    """Escape a partition column's value for a folder's name: ``a/b`` becomes ``a%2Fb``."""
     return _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", value) if value else NULL_VALUE
 
 
 def unescape_value(name: str) -> str | None:
-    """Return the value of a folder's name, None for null."""
+    """Return the value in a folder's name, None for null."""
     return None if name == NULL_VALUE else unquote(name)

@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upgrade of tables whose log is not yet Delta's: ``_table.json`` and ``_log/<version>.json``.
+"""Upgrade of tables of earlier releases, whose log was not yet Delta's.
 
-The first process that opens such a table rewrites its log, version by version, while no other job is at work.
-``_table.json`` is removed last: a process that dies before leaves a table of the former kind, and the next process
-continues. Data files stay as they are, versions keep their numbers, and the former log stays in place. Blocks.
+Their log was ``_table.json`` and ``_log/<version>.json``. The first process that opens such a table rewrites the log as
+``_delta_log``, version by version, under a lock. ``_table.json`` is removed last, so if the process dies before that,
+the next one continues. Data files and version numbers stay the same, and the former log stays in place. Blocks.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from consumerd.landing.record_fields import MalformedRecord, decode_fields, describe_malformed, get_number, get_text
@@ -30,6 +27,7 @@ from consumerd.spark.table.commit import (
     parse_file,
 )
 from consumerd.spark.table.errors import TableError
+from consumerd.spark.table.locks import FileLock
 from consumerd.spark.table.log import TableLog
 
 _RECORD: Final = "_table.json"
@@ -39,7 +37,10 @@ _STAGED: Final = ".commit"
 
 
 def upgrade(log: TableLog) -> None:
-    """Rewrite the log of a table of the former kind; do nothing for any other. Raises TableError, OSError."""
+    """Rewrite the log of an earlier release's table; do nothing for other tables.
+
+    Raises TableError, OSError.
+    """
     path = log.path / _RECORD
     try:
         record = _parse_table(log.files.read(path))
@@ -47,11 +48,13 @@ def upgrade(log: TableLog) -> None:
         return
     except MalformedRecord as error:
         raise TableError(describe_malformed(str(path), error)) from error
-    with _locked(log.path / _FOLDER):
+    with contextlib.closing(FileLock(log.path / _FOLDER / _LOCK)) as lock:
+        with contextlib.suppress(OSError):  # a file system without locks
+            lock.wait_exclusive()
         if not path.exists():
-            return  # another has done it meanwhile
+            return  # another process has upgraded it while we waited for the lock
         log.create(record)
-        log.files.unlink(log.path / _FOLDER / _STAGED)  # of a process that died
+        log.files.unlink(log.path / _FOLDER / _STAGED)  # left by a process that died
         names = log.files.names(log.path / _FOLDER)
         for version in sorted(filter(None, map(parse_commit_name, names))):
             if version > log.latest():
@@ -59,17 +62,6 @@ def upgrade(log: TableLog) -> None:
                     log.publish(_read(log, version), staged)
         log.files.unlink(path)
         log.files.sync_folder(log.path)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path):  # type: ignore[no-untyped-def]
-    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _parse_table(data: bytes) -> TableRecord:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locks of a table's log, by which a job knows that no other job is at work. Blocks.
+"""Locks of a table's log, which tell whether other jobs are at work. Blocks.
 
-They only tell when the files of a dead job can be removed. That a version has its files does not depend on them
-(``attempts``).
+Each job holds the lock shared while it runs. One that gets it exclusively is alone, and may remove the files of dead
+jobs. Consistency does not depend on locks: ``attempts`` says what happens when one is granted by mistake.
 """
 
 from __future__ import annotations
@@ -19,30 +19,39 @@ LOCK_NAME: Final = ".lock"
 
 
 class Lock(Protocol):
-    """One holder's hold on a lock. Ends with :meth:`close`, or with the process."""
+    """Interface of a file lock. Released by :meth:`close`, or when the process ends."""
 
     def try_exclusive(self) -> bool:
-        """Hold the lock alone; return False if anybody else holds it. Raises OSError if there are no locks here."""
+        """Take the lock exclusively; return False if another holder has it.
+
+        Raises OSError on a file system without locks.
+        """
 
     def share(self) -> None:
-        """Hold the lock together with others. Waits for an exclusive holder. Raises OSError."""
+        """Take the lock shared; several holders may share it.
+
+        Waits until an exclusive holder releases the lock. Raises OSError.
+        """
 
     def close(self) -> None:
-        """Give the lock up. Idempotent."""
+        """Release the lock. Idempotent."""
 
 
 LockMaker = Callable[[Path], Lock]
-"""Opens the lock of a file, which is created if it does not exist; holds nothing yet. Raises OSError."""
+"""Function that opens a lock on a file, which it creates if needed, without taking it. Raises OSError."""
 
 
 class FileLock:
-    """``flock(2)`` on a file."""
+    """A lock by ``flock(2)`` on a file."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def try_exclusive(self) -> bool:
-        """See Lock."""
+        """Take the lock exclusively; return False if another holder has it.
+
+        Raises OSError on a file system without locks.
+        """
         assert self._descriptor is not None
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -50,22 +59,30 @@ class FileLock:
             return False
         return True
 
+    def wait_exclusive(self) -> None:
+        """Take the lock exclusively. Waits until all others release it. Raises OSError."""
+        assert self._descriptor is not None
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+
     def share(self) -> None:
-        """See Lock."""
+        """Take the lock shared; several holders may share it.
+
+        Waits until an exclusive holder releases the lock. Raises OSError.
+        """
         assert self._descriptor is not None
         fcntl.flock(self._descriptor, fcntl.LOCK_SH)
 
     def close(self) -> None:
-        """See Lock."""
+        """Release the lock. Idempotent."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
 
 
 def check_locks(folder: Path, make_lock: LockMaker) -> None:
-    """Raise TableError if the folder's file system grants a lock to everybody. Raises OSError.
+    """Raise TableError if the folder's file system grants one lock to two holders. Raises OSError.
 
-    A file system that refuses locks altogether is fine: jobs then leave the files of dead jobs to vacuum.
+    A file system that refuses all locks passes: there, only vacuum removes the files of dead jobs.
     """
     one, two = make_lock(folder / LOCK_NAME), make_lock(folder / LOCK_NAME)
     try:

@@ -1,30 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
 """A table's log on a file system: numbered commits, each published once and whole.
 
-Everything here blocks. A commit is written under a hidden name, made durable, and linked to its number. The link fails
-if the number is taken, so two jobs never share a version, and a version never changes.
+Owns the folder ``_delta_log``: reads snapshots from it, publishes commits and checkpoints, and expires old ones. Does
+not own data files (``transaction``, ``vacuum``). All calls block.
 
-The log is bounded: :meth:`TableLog.expire` removes old commits below a checkpoint. Vacuum calls it with an age. Each
-commit that writes a checkpoint calls it as well, with a limited amount of work. So a table without vacuum, such as a
-stream's, stays bounded.
+Publishing
+    A commit is written under a hidden name, made durable, and linked to its number. The link fails if the number is
+    taken, so two jobs never share a version, and a version never changes.
 
-A plan is known as long as its commit is in the log. That a plan expires cannot bring rows twice, because each job's
-plans are protected by state that never expires:
+    Example: jobs A and B both begin on version 7. A links its commit as version 8. B's link to 8 fails; B reads
+    version 8, finds that it does not conflict, and links its own commit as version 9.
 
-=================  ==============================================================================================
-plans of           why none of them comes again
-=================  ==============================================================================================
-``bronze``         a plan adds offsets that the table's coverage lacks, and a commit adds them to the coverage
-``silver``         a plan begins behind the table's progress; where only the quarantine has committed, and its plan has
-                   expired, silver compares identities
-``latest``         a plan begins behind the table's progress, and ends at a version that it has not reached
-``stream``         batches have numbers, and the newest one is in the table's progress
-``compact``        a plan names the files that it removes, which are not in the table any more
-``stats``,         plans are random: a second run is other work
-``retention``,
-``erase``,
-``restore``
-=================  ==============================================================================================
+Reading
+    A snapshot is the newest checkpoint plus the commits after it. Example: the newest version is 12,340 and the newest
+    checkpoint is that of 12,300: one checkpoint and 40 commits are read.
+
+Expiry
+    :meth:`TableLog.expire` removes old commits below a checkpoint. Vacuum calls it with an age. Each commit that writes
+    a checkpoint calls it as well, with limited work, so that a table that is never vacuumed stays bounded too.
+
+Expired plans
+    Each commit has a plan: the name of its work, which is committed at most once. A plan is known as long as its commit
+    is in the log. No rows are added twice after it has expired, because each job checks state that never expires:
+
+    =================  ============================================================================================
+    plans of           why expired work is not done again
+    =================  ============================================================================================
+    ``bronze``         it adds only offsets that the table's coverage lacks, and its commit adds them to the coverage
+    ``silver``         it begins after the table's progress; if only its quarantine has committed, and that plan has
+                       expired, it compares identities of rows
+    ``latest``         it begins after the table's progress, and ends at a later version
+    ``stream``         batches are numbered, and the newest number is in the table's progress
+    ``compact``        it names the files that it removes, and these are not in the table any more
+    ``stats``,         plans are random: a second run is other work
+    ``retention``,
+    ``erase``,
+    ``restore``
+    =================  ============================================================================================
 """
 
 from __future__ import annotations
@@ -56,14 +68,17 @@ from consumerd.spark.table.errors import TableError, VersionVacuumed
 from consumerd.spark.table.log_files import CHECKPOINT_EVERY, LogFiles
 from consumerd.spark.table.snapshot import EMPTY, Snapshot
 
-MOST_COMMITS: Final = 10_000
-"""Limit of commits that a log keeps, however young they are, and a thousand more at most: see ``log_files``."""
-_EXPIRED_BY_COMMIT: Final = 2_000
-"""Limit of files that a single commit removes, so that it takes its usual time in a log of millions as well."""
+MAX_COMMITS: Final = 10_000
+"""Number of commits above which a log expires even young ones.
+
+Up to a thousand more can stay, because the log must begin with a checkpoint (``log_files``).
+"""
+_MAX_EXPIRED_BY_COMMIT: Final = 2_000
+"""Limit of log files that one commit removes, so that it takes its usual time in a log of millions, too."""
 
 
 class TableLog:
-    """The log of the table at ``path``, of which there may be none yet."""
+    """Transaction log of the table at ``path``, which need not exist yet."""
 
     def __init__(self, path: Path, files: FileSystem | None = None) -> None:
         self.path = path
@@ -71,24 +86,27 @@ class TableLog:
         self._folder = path / LOG_FOLDER
         self._table: TableRecord | None = None
         self._opened: tuple[LogFiles, Snapshot] | None = None
-        """The log as it was opened, and its newest checkpoint. The next snapshot uses both, since they take the time."""
+        """Listing and newest checkpoint that opening the table has read, for the next snapshot."""
 
     def find_record(self) -> TableRecord | None:
-        """Read the table's description, or None if there is no table. Raises TableError, OSError."""
+        """Return the table's description, or None if there is no table.
+
+        Raises TableError, OSError.
+        """
         first = self._folder / commit_name(0)
         try:
             self._table = parse_table(self.files.read(first))
         except (FileNotFoundError, NotADirectoryError):
-            # its first versions may have expired
+            # version 0 may have expired: newer checkpoints repeat the description
             self._table = self._find_table()
         except MalformedRecord as error:
             raise TableError(describe_malformed(str(first), error)) from error
         return self._table
 
     def create(self, record: TableRecord) -> TableRecord:
-        """Return the table's description; publish ``record`` if there is none yet.
+        """Create the table if it does not exist; return its description.
 
-        Raises TableError, OSError.
+        If another job creates it at the same time, the description is that job's. Raises TableError, OSError.
         """
         missing = [one for one in self.path.parents if not self._exists(one)]
         self.files.make_folders(self._folder)
@@ -106,11 +124,14 @@ class TableLog:
         return self._list().newest
 
     def oldest(self) -> int:
-        """Return the oldest version from which on all commits are in the log. Raises OSError."""
+        """Return the first version whose commit, and all later ones, are in the log.
+
+        Commits of earlier versions have been removed. Raises OSError.
+        """
         return self._list().oldest
 
     def read(self, version: int) -> TableCommit:
-        """Read one commit. Raises VersionVacuumed, TableError, OSError."""
+        """Return the commit of a version. Raises VersionVacuumed, TableError, OSError."""
         path = self._folder / commit_name(version)
         try:
             return parse_commit(self.files.read(path), version, self._record.partition_by)
@@ -124,20 +145,27 @@ class TableLog:
             raise TableError(describe_malformed(str(path), error)) from error
 
     def read_after(self, version: int, until: int | None = None) -> Iterator[TableCommit]:
-        """Yield the commits behind ``version``, up to ``until`` or to the newest. Raises as :meth:`read`."""
+        """Yield the commits after ``version``, up to ``until`` or the newest.
+
+        Raises VersionVacuumed, TableError, OSError.
+        """
         last = self.latest() if until is None else until
         for number in range(version + 1, last + 1):
             yield self.read(number)
 
     def snapshot(self, version: int | None = None) -> Snapshot:
-        """Return the table at a version, or at its newest. Raises VersionVacuumed, TableError, OSError."""
+        """Return the state of the table at a version, or at its newest.
+
+        Raises VersionVacuumed, TableError, OSError.
+        """
         while True:
             files, newest = self._list_again()
             try:
                 return self._sum_up(files, version, newest)
             except VersionVacuumed:
-                # 1. We list the log, whose newest checkpoint is 100. 2. Others commit version 250 and expire what is
-                # below 200. 3. Checkpoint 100 is gone when we read it, but the table is not.
+                # 1. We list the log; its newest checkpoint is 100.
+                # 2. Another job commits version 250, and expires everything below checkpoint 200.
+                # 3. Checkpoint 100 is gone when we read it. The table is whole, so we list and read it again.
                 if self._list().oldest == files.oldest:
                     raise
 
@@ -155,28 +183,28 @@ class TableLog:
         oldest = files.oldest
         if min(snapshot.plans.values(), default=oldest) >= oldest:
             return snapshot
+        # a checkpoint may still have plans whose commits have expired since
         return replace(snapshot, plans={plan: at for plan, at in snapshot.plans.items() if at >= oldest})
 
     def publish(self, commit: TableCommit, staged: StagedCommit) -> bool:
-        """Publish a commit under its number; return False if the number is taken.
+        """Publish a commit under its version number; return False if the number is taken.
 
-        Raises TableConflict if the attempt was ended by others; OSError, after which the commit may be public or not.
+        Raises TableConflict if another job has removed the staged commit; OSError, after which the commit may be public
+        or not.
         """
         outcome = staged.publish(encode_commit(commit, self._record), self._folder / commit_name(commit.version))
         if outcome is Outcome.TAKEN:
             return False
         if commit.version % CHECKPOINT_EVERY == 0:
-            with contextlib.suppress(OSError, TableError):  # it saves time and space, and nothing else
+            with contextlib.suppress(OSError, TableError):  # checkpoints only save time; the commit is published
                 self.publish_checkpoint(commit.version)
-                self.expire(0, most=_EXPIRED_BY_COMMIT)
+                self.expire(0, most=_MAX_EXPIRED_BY_COMMIT)
         return True
 
     def publish_checkpoint(self, version: int) -> None:
-        """Write the checkpoint of a version.
-
-        Removed files that are not on the disk any more are left out. Raises TableError, OSError.
-        """
+        """Write the checkpoint file of a version. Raises TableError, OSError."""
         snapshot = self.snapshot(version)
+        # files that vacuum has deleted are left out, else the list would grow for ever
         there = {path: at for path, at in snapshot.removed.items() if self._exists(self.path / path)}
         publish_record(
             self.files,
@@ -189,15 +217,17 @@ class TableLog:
     def expire(self, until_ms: int, *, most: int | None = None, dry_run: bool = False) -> int:
         """Remove commits and checkpoints of versions older than ``until_ms``; return the number of files.
 
-        The log then begins with a checkpoint: the newest one from before that time, or a younger one where more than
-        ``MOST_COMMITS`` commits would stay. Earlier versions cannot be read any more, and all later ones can.
-        Checkpoints that only save time are thinned out (``log_files``). A process that dies in between leaves a log
-        without its first commits.
+        Afterwards the log begins with a checkpoint: the newest one from before that time, or a younger one if more than
+        ``MAX_COMMITS`` commits would stay. Earlier versions cannot be read any more; that checkpoint's and all later
+        ones can. Checkpoints that only save time are thinned out (``log_files``).
+
+        If the process dies half-way, the log has lost some of the commits that were to go, and later calls remove the
+        rest.
 
         Args:
             until_ms: wall clock in ms since the epoch.
-            most: number of files to remove at most, about; the rest is left to later calls. None for no limit.
-            dry_run: only count.
+            most: approximate limit of the files removed; later calls remove the rest. None for no limit.
+            dry_run: count the files, and remove none.
 
         Raises TableError, OSError.
         """
@@ -212,16 +242,19 @@ class TableLog:
     def _find_beginning(self, files: LogFiles, until_ms: int, most: int | None) -> int | None:
         """Return the version of the log's new first checkpoint, None if nothing may go.
 
-        Times of checkpoints never decrease, so a binary search reads few of them. Those that cannot be read, or are of
-        other writers, are passed over.
+        Times of checkpoints never decrease, so a binary search reads few of them. It skips checkpoints that cannot be
+        read, and those of other writers.
+
+        Example: checkpoints at 50, 100, 150 and 200, from 1, 2, 3 and 4 o'clock. For ``until_ms`` at half past 3 the
+        result is 150, so the commits below 150 go.
         """
         lowest = files.lowest
         left = [one for one in files.checkpoints if lowest < one <= files.newest]
         if most is not None:  # at least one span between two checkpoints
             left = [one for number, one in enumerate(left) if number == 0 or one <= lowest + most]
-        old = bisect.bisect_right(left, files.newest - MOST_COMMITS)
+        old = bisect.bisect_right(left, files.newest - MAX_COMMITS)
         young = len(left) if until_ms > 0 else old
-        while old < young:  # left[:old] may be the first, left[young:] may not
+        while old < young:  # left[:old] are old enough to be the first, left[young:] are too young
             middle = (old + young) // 2
             time_ms = self._find_time(left[middle])
             if time_ms is None:
@@ -231,7 +264,7 @@ class TableLog:
                 old = middle + 1
             else:
                 young = middle
-        # all versions from the first on will be read by way of this checkpoint, so it must be whole
+        # every later version will be read from this checkpoint on, so it is read now, to be sure that it is intact
         return next((one for one in reversed(left[:old]) if self._read_checkpoint(one) is not None), None)
 
     @property
@@ -252,10 +285,10 @@ class TableLog:
         return LogFiles(self.files.names(self._folder))
 
     def _list_again(self) -> tuple[LogFiles, Snapshot | None]:
-        """Return the log's files, and the newest checkpoint if it has been read already.
+        """Return the log's files, and the newest checkpoint if :meth:`_find_table` has read it.
 
-        What :meth:`_find_table` has read counts if it is still the newest. Versions have no gaps, and expire in
-        ascending order. So nothing came after version 7 if there is no version 8 while version 7 is still there.
+        Its listing is used if no commit came since. Versions have no gaps, and expire in ascending order. So if version
+        7 was the newest, is still there, and there is no version 8, then nothing came.
         """
         opened, self._opened = self._opened, None
         if opened is not None:
@@ -270,7 +303,7 @@ class TableLog:
         return next(filter(None, map(self._read_checkpoint, below)), None)
 
     def _find_table(self) -> TableRecord | None:
-        """Read the table's description off the newest readable checkpoint, None if there is none."""
+        """Read the table's description from the newest readable checkpoint, None without one."""
         files = self._list()
         for version in reversed(files.checkpoints):
             with contextlib.suppress(FileNotFoundError, MalformedRecord):
@@ -296,5 +329,5 @@ _numbers = itertools.count(1)
 
 
 def new_file_id() -> FileId:
-    """Return an id that no other attempt has had."""
+    """Return an id for an attempt to write a file, unique among all processes."""
     return FileId(f"{_PROCESS}-{next(_numbers)}")

@@ -2,16 +2,16 @@
 """Parquet files of one task: one for each combination of partition values that it meets.
 
 Rows come as Arrow record batches, keep their order within a file, and are collected until they fill a row group. Files
-are durable when ``finish`` returns them. Blocks; does not need Spark, so that any process can write.
+are durable when ``finish`` returns them. Blocks. Needs no Spark, so any process can write.
 
-Many days in no order
-    A file costs no more than the memory of its rows until its first row group is written, so collected days are not
-    limited by number. A batch of many days is collected undivided first: cut at once, each of its rows would be a batch
-    of its own, which takes 50 times the memory of its values.
+Many days in random order
+    A file is opened when its first row group is written; until then it takes only the memory of its rows. So the number
+    of days is not limited. A batch of many days is first collected in a window, and divided later: divided at once, it
+    would become batches of a row or two, each of which takes some 50 times the memory of its values.
 
-    Example: 400 MB of rows, of 2,000 days in random order. Each 32 MiB they are divided, some 16 KB a day. At 128 MiB
-    no day holds as much as 2 MiB, a sensible row group, so all days go into a spill. ``finish`` writes one file a day,
-    of 200 KB, each from four batches: three spilled, one in memory.
+    Example: 400 MB of rows, of 2,000 days in random order. Every 32 MiB the window is divided, about 16 KB per day. At
+    128 MiB no day has collected 2 MiB, the least that is worth a row group, so the rows of all days are spilled to
+    disk. ``finish`` writes one file of 200 KB per day, each from four batches: three spilled, one in memory.
 """
 
 from __future__ import annotations
@@ -31,38 +31,42 @@ import pyarrow.parquet as pq
 
 from consumerd import failpoints
 from consumerd.landing.filesystem import FileSystem, OsFileSystem
+from consumerd.landing.landed_columns import repeats
 from consumerd.spark.table.commit import Bounds, DataFile, Scalar
 from consumerd.spark.table.folder_values import NULL_VALUE, escape_value
 from consumerd.spark.table.spilled_rows import SpilledBatch, SpilledRows
 
 ROW_GROUP_BYTES: Final = 32 << 20
-"""Bytes of Arrow memory that a file collects before it writes a row group."""
-HELD_BYTES: Final = 128 << 20
-"""Limit of the bytes that a task collects.
+"""Size of a row group in Arrow memory: a file that has collected as much writes one."""
+MAX_COLLECTED_BYTES: Final = 128 << 20
+"""Limit of the memory of all collected rows of a task.
 
-Above it, the file that holds most writes a row group. If not even that one holds a 64th of the limit, all are spilled.
+Above it, the file with the most rows writes a row group. If even that file has collected less than a 64th of the limit,
+all rows are spilled to disk instead.
 """
 WINDOW_BYTES: Final = 32 << 20
-"""Bytes of rows with many partition values that are collected before they are divided."""
-MOST_OPEN: Final = 64
-"""Limit of files that have begun on disk. Above it, the one that holds least is ended; another is begun if needed."""
-BATCH_BYTES: Final = 8 << 10
-"""Bytes of memory, about, that a batch takes besides its values: buffers of 64 bytes at least, and their objects."""
+"""Size of the window: rows of batches with many partition values, collected before they are divided."""
+MAX_OPEN_FILES: Final = 64
+"""Limit of open Parquet files.
 
-_FEW_PARTS: Final = 8
+Above it, the open file with the least collected bytes is finished. Later rows of the same day begin a second file.
+"""
+BATCH_OVERHEAD_BYTES: Final = 8 << 10
+"""Memory that a batch takes besides its values, about: buffers of at least 64 bytes, and their objects."""
+
+_MAX_PARTS_WITHOUT_WINDOW: Final = 8
 """Number of partition values in a batch up to which it is divided at once."""
-_SAMPLE_ROWS: Final = 2000
-_REPEATS: Final = 0.25
-_LONGEST_BOUND: Final = 256
+_MAX_BOUND_CHARS: Final = 256
+"""Length of a text above which the log keeps no bound of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSettings:
-    """Options of written files.
+    """Options of written Parquet files: compression, and columns with bounds.
 
     Attributes:
-        level: of zstd.
-        bounds: columns of which ``DataFile.bounds`` gets the smallest and the largest value.
+        level: compression level of zstd.
+        bounds: columns whose smallest and largest values go into ``DataFile.bounds``.
     """
 
     compression: str = "zstd"
@@ -71,16 +75,16 @@ class FileSettings:
 
     @property
     def compression_level(self) -> int | None:
-        """The level where the compression has levels."""
+        """Compression level of zstd; None for a compression without levels."""
         return self.level if self.compression == "zstd" else None
 
 
 class PartitionedWriter:
-    """Writes the files of one attempt of a task.
+    """Writes a task's rows into Parquet files, one for each combination of partition values.
 
     Args:
-        folder: where the files are written, in folders by partition values.
-        prefix: beginning of their names, unique for the attempt.
+        folder: in which the files are written, in folders of their partition values.
+        prefix: beginning of their names, unique for the attempt of the task.
         partition_by: columns of texts, days or whole numbers, which go into folder names instead of files.
         files: the file system, which makes them durable.
     """
@@ -108,16 +112,19 @@ class PartitionedWriter:
         self._count = 0
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Write rows. Raises OSError, pyarrow's ArrowException, after which only ``abort`` may be called."""
+        """Write rows into the files of their partition values.
+
+        Raises OSError, pyarrow's ArrowException; then only :meth:`close` may be called.
+        """
         if len(batch) == 0:
             return
         if not self._window:
             parts = _divide(batch, self._partition_by)
-            if len(parts) <= _FEW_PARTS:
+            if len(parts) <= _MAX_PARTS_WITHOUT_WINDOW:
                 for part in parts:
                     self._take(part.values, part.rows())
                 return
-        # rows of one day keep their order, so that whatever comes now waits behind the window, too
+        # while the window has rows, all further rows go through it, because rows of one day must keep their order
         self._window.append(batch)
         self._window_bytes += batch.nbytes
         if self._window_bytes >= WINDOW_BYTES:
@@ -127,24 +134,27 @@ class PartitionedWriter:
         """Write rows that share their partition values.
 
         Args:
-            values: of the partition columns, as folder names hold them.
+            values: of the partition columns, escaped as in folder names.
             rows: without the partition columns.
 
-        Raises as :meth:`append`.
+        Raises OSError, pyarrow's ArrowException; then only :meth:`close` may be called.
         """
         self._divide_window()
         self._take(values, rows)
 
     def finish(self) -> list[DataFile]:
-        """End all files, durable, and return them. Raises OSError, pyarrow's ArrowException."""
+        """Finish all files, make them durable, and return them. Raises OSError, ArrowException."""
         self._divide_window()
         for values in list(self._growing):
             self._end(values)
         self._spilled.remove()
         return self._done
 
-    def abort(self) -> None:
-        """Close open files without completing them. The transaction removes them with its staging folder."""
+    def close(self) -> None:
+        """Close open files, incomplete, if :meth:`finish` was not called.
+
+        The transaction removes them with its staging folder.
+        """
         for file in self._growing.values():
             file.abort()
         self._growing.clear()
@@ -169,9 +179,9 @@ class PartitionedWriter:
         self._held_bytes += file.memory_bytes
         if file.held_bytes >= ROW_GROUP_BYTES:
             self._write(file)
-        while self._held_bytes > HELD_BYTES:
+        while self._held_bytes > MAX_COLLECTED_BYTES:
             largest = max(self._growing.values(), key=lambda file: file.held_bytes)
-            if largest.held_bytes >= HELD_BYTES // MOST_OPEN:
+            if largest.held_bytes >= MAX_COLLECTED_BYTES // MAX_OPEN_FILES:
                 self._write(largest)
             else:
                 self._spill()
@@ -179,7 +189,7 @@ class PartitionedWriter:
     def _write(self, file: _GrowingFile) -> None:
         if not file.is_open:
             open_files = {values: one for values, one in self._growing.items() if one.is_open}
-            if len(open_files) >= MOST_OPEN:
+            if len(open_files) >= MAX_OPEN_FILES:
                 self._end(min(open_files, key=lambda values: open_files[values].held_bytes))
         self._held_bytes -= file.memory_bytes
         file.write_row_group()
@@ -205,7 +215,7 @@ class PartitionedWriter:
 
 
 class _GrowingFile:
-    """A file whose rows are collected. It is opened for its first row group."""
+    """A file whose rows are being collected; its first row group opens it."""
 
     def __init__(
         self,
@@ -241,10 +251,10 @@ class _GrowingFile:
     @property
     def memory_bytes(self) -> int:
         """Memory of the collected rows."""
-        return self.held_bytes + len(self.collected) * BATCH_BYTES
+        return self.held_bytes + len(self.collected) * BATCH_OVERHEAD_BYTES
 
     def spill(self, place: SpilledBatch) -> None:
-        """Note where the collected rows are now."""
+        """Drop the collected rows from memory; they are at ``place`` in a spill."""
         self._places.append(place)
         self.collected, self.held_bytes = [], 0
 
@@ -286,7 +296,7 @@ class _GrowingFile:
 
 
 class _BoundsSoFar:
-    """The smallest and the largest value of a column, over row groups."""
+    """The smallest and the largest value of a column in the row groups so far."""
 
     def __init__(self) -> None:
         self._low: object = None
@@ -294,7 +304,7 @@ class _BoundsSoFar:
 
     def add(self, column: pa.ChunkedArray) -> None:
         if pa.types.is_timestamp(column.type):
-            # as numbers: Python's own dates end with the year 9999
+            # as numbers, because Python's own dates end with the year 9999
             column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
         extent = pc.min_max(column)
         low, high = extent["min"].as_py(), extent["max"].as_py()
@@ -309,7 +319,7 @@ class _BoundsSoFar:
 
 
 def to_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Convert a batch's timestamps to microseconds in UTC."""
+    """Return a batch with its timestamps converted to microseconds in UTC."""
     fields = [pa.field(field.name, _utc(field.type), nullable=field.nullable) for field in batch.schema]
     if all(field.type == found.type for field, found in zip(fields, batch.schema, strict=True)):
         return batch
@@ -333,7 +343,7 @@ class _Part:
     """Rows of a batch that share their partition values.
 
     Attributes:
-        numbers: of the rows; None for all rows.
+        numbers: indexes of the rows in the batch; None for all rows.
     """
 
     values: tuple[str, ...]
@@ -341,12 +351,16 @@ class _Part:
     numbers: pa.Array | None
 
     def rows(self) -> pa.RecordBatch:
-        """Return the rows without partition columns: a copy, unless they are the whole batch."""
+        """Return the rows: a copy, unless they are the whole batch."""
         return self.batch if self.numbers is None else self.batch.take(self.numbers)
 
 
 def _divide(batch: pa.RecordBatch, names: Sequence[str]) -> list[_Part]:
-    """Divide rows by their partition values, in the order of the values' first rows."""
+    """Divide rows by their partition values, in the order of the values' first rows.
+
+    The parts lack the partition columns. Example: rows of the days 22, 23, 22 give two parts: day 22 with rows 0 and 2,
+    and day 23 with row 1.
+    """
     rest = batch.select([name for name in batch.schema.names if name not in names])
     choices, codes = [], np.zeros(len(batch), np.int64)
     for name in names:
@@ -357,7 +371,7 @@ def _divide(batch: pa.RecordBatch, names: Sequence[str]) -> list[_Part]:
     if all(len(found) == 1 for found in choices):
         return [_Part(tuple(found[0] for found in choices), rest, None)]
     if math.prod(map(len, choices)) <= np.iinfo(np.int16).max:
-        codes = codes.astype(np.int16)  # sorted by radix, which is some ten times as fast
+        codes = codes.astype(np.int16)  # numpy sorts 16-bit numbers by radix, some ten times as fast
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]
     parts = []
@@ -371,9 +385,9 @@ def _divide(batch: pa.RecordBatch, names: Sequence[str]) -> list[_Part]:
 
 
 def _encode(column: pa.Array) -> tuple[list[str], np.ndarray | None]:
-    """Return a column's distinct values for folders, and each row's place among them.
+    """Return a column's distinct values, escaped for folders, and each row's index into them.
 
-    The places are None if there is one value.
+    The indexes are None if all rows have the same value.
     """
     if column.null_count == 0 and pc.all(pc.equal(column, column[0])).as_py():
         return [_folder_value(column[0].as_py())], None
@@ -392,11 +406,12 @@ def _open_writer(path: Path, first: pa.Table, settings: FileSettings) -> pq.Parq
 
     Columns whose values repeat get a dictionary; other numbers and timestamps are delta-encoded.
     """
+    # no statistics of binary columns: smallest and largest payloads serve no reader
     repeating, numbers = [], []
     for field in first.schema:
         if pa.types.is_nested(field.type):
             repeating += list(_leaves(field))
-        elif _repeats(first[field.name]):
+        elif repeats(first[field.name]):
             repeating.append(field.name)
         elif pa.types.is_integer(field.type) or pa.types.is_timestamp(field.type):
             numbers.append(field.name)
@@ -414,7 +429,7 @@ def _open_writer(path: Path, first: pa.Table, settings: FileSettings) -> pq.Parq
 
 
 def _leaves(field: pa.Field, prefix: str = "") -> Iterator[str]:
-    """Yield the paths of a nested column's primitive parts, as Parquet names them."""
+    """Yield Parquet's paths of a column's primitive fields, such as ``items.list.element``."""
     path = f"{prefix}{field.name}"
     kind = field.type
     if pa.types.is_struct(kind):
@@ -429,15 +444,10 @@ def _leaves(field: pa.Field, prefix: str = "") -> Iterator[str]:
         yield path
 
 
-def _repeats(column: pa.ChunkedArray) -> bool:
-    sample = column.slice(0, _SAMPLE_ROWS)
-    return bool(pc.count_distinct(sample, mode="all").as_py() <= len(sample) * _REPEATS)
-
-
 def _scalar(value: object) -> Scalar | None:
-    """Return a value as a bound, or None if the log keeps no bound of it."""
+    """Convert a value into a bound; return None if the log keeps none."""
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, int | str) and not isinstance(value, bool):
-        return value if isinstance(value, int) or len(value) <= _LONGEST_BOUND else None
+        return value if isinstance(value, int) or len(value) <= _MAX_BOUND_CHARS else None
     return None

@@ -1,45 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables as DataFrames: whole, at a version, or what was added since one.
+"""Tables as DataFrames: whole, at a version, or the rows added since a version.
 
-A DataFrame names the files of one version. Later commits do not change it; only a vacuum of these files ends it.
+A DataFrame reads the files of one version. Later commits do not change it. It fails once vacuum has deleted these
+files.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from consumerd.spark.table.commit import DataFile, Operation, TableCommit
+from consumerd.spark.table.commit import DataFile, Operation
 from consumerd.spark.table.errors import TableError, VersionVacuumed
 from consumerd.spark.table.transaction import Table, open_table
 
 _GLOBS: Final = "__globPaths__"
-"""Spark's internal option that turns globbing off: a folder may be called ``lake[1]``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Increment:
-    """The rows that were added behind version ``after``, up to version ``until``.
-
-    ``appends`` are the commits that added them, without their compactions. ``rows`` is how many, as the log says;
-    ``frame`` is empty where there are none.
-    """
-
-    frame: DataFrame
-    after: int
-    until: int
-    appends: tuple[TableCommit, ...]
-    rows: int
+"""Spark's internal option that disables glob patterns in paths: a folder may be called ``lake[1]``."""
 
 
 def read_table(spark: SparkSession, path: str | Path, version: int | None = None) -> DataFrame:
-    """Return a table at a version, or at its newest, with its partition columns last.
+    """Return a table at a version, or at its newest, the partition columns last.
 
     Raises TableError if there is no such table or version, VersionVacuumed if files of the version are gone, OSError.
     """
@@ -48,11 +33,11 @@ def read_table(spark: SparkSession, path: str | Path, version: int | None = None
     return read_files(spark, table, snapshot.files.values(), table.schema(snapshot))
 
 
-def read_increment(spark: SparkSession, path: str | Path, *, after: int, until: int | None = None) -> Increment:
-    """Return the rows that were appended after a version, up to version ``until`` or the newest.
+def read_increment(spark: SparkSession, path: str | Path, *, after: int, until: int | None = None) -> DataFrame:
+    """Return the rows appended after a version, up to version ``until`` or the newest.
 
-    From version 0 that is the whole table. Raises TableError if a commit in between has changed rows
-    (``Operation.REPLACE``), VersionVacuumed if appended files have been compacted and vacuumed since, OSError.
+    After version 0 that is the whole table. Raises TableError if a commit in between has changed rows
+    (``Operation.REPLACE``); VersionVacuumed if appended files have been compacted and vacuumed since; OSError.
     """
     table = open_table(path)
     snapshot = table.snapshot(until)
@@ -60,15 +45,9 @@ def read_increment(spark: SparkSession, path: str | Path, *, after: int, until: 
     replaced = [commit.version for commit in commits if commit.operation is Operation.REPLACE]
     if replaced:
         raise TableError(f"{table.path}: version {replaced[0]} has changed rows; read the table whole")
-    appends = tuple(commit for commit in commits if commit.operation is Operation.APPEND)
-    files = list(snapshot.files.values()) if after == 0 else [file for commit in appends for file in commit.added]
-    return Increment(
-        frame=read_files(spark, table, files, table.schema(snapshot)),
-        after=after,
-        until=snapshot.version,
-        appends=appends,
-        rows=sum(file.rows for file in files),
-    )
+    appended = [file for commit in commits if commit.operation is Operation.APPEND for file in commit.added]
+    files = snapshot.files.values() if after == 0 else appended
+    return read_files(spark, table, files, table.schema(snapshot))
 
 
 def read_files(spark: SparkSession, table: Table, files: Iterable[DataFile], schema: str) -> DataFrame:
@@ -91,5 +70,5 @@ def _existing(table: Table, paths: Sequence[str]) -> list[str]:
 
 
 def _for_spark(path: Path) -> str:
-    """Return a path for Hadoop, which does not decode it: a ``%`` in a name stays as it is."""
+    """Return a path as Hadoop's URI, unescaped, because Hadoop does not decode ``%``."""
     return f"file://{path}"

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Restores an earlier version of a table, by a new commit. Versions in between stay readable. Blocks."""
+"""Restores an earlier version of a table by a new commit. Blocks.
+
+Versions in between stay readable. Example: the newest version is 9. Restoring version 5 commits version 10, with the
+rows of version 5.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,11 @@ JOB: Final = "restore"
 
 
 def restore(table: Table, version: int) -> TableCommit:
-    """Commit a version with the rows, coverage and progress of ``version``.
+    """Commit a new version with the rows, coverage and progress of ``version``.
 
-    Columns that were added since stay, and are null. Files that were removed from the table since come back under new
-    names (hard links), which a vacuum of the old names does not remove. Raises VersionVacuumed, TableError,
-    TableConflict where others commit meanwhile, OSError.
+    Coverage is the landed offsets that the table has taken, progress the numbers that jobs store with their commits.
+    Columns that were added since stay, and are null. Raises VersionVacuumed if files of the version have been deleted;
+    TableConflict if other jobs commit at the same time; TableError, OSError.
     """
     with table.begin(plan=f"restore:{version}:{uuid.uuid4().hex}", job=JOB, operation=Operation.REPLACE) as transaction:
         wanted, base = table.snapshot(version), transaction.base
@@ -31,7 +35,8 @@ def restore(table: Table, version: int) -> TableCommit:
 
 
 def _link(transaction: Transaction, file: DataFile, number: int) -> DataFile:
-    """Stage a file under another name."""
+    """Stage a hard link to a file."""
+    # under a new name, because a vacuum that is due deletes the old one
     table = transaction.table
     path = str(PurePosixPath(file.path).parent / f"{transaction.attempt}-{number:05d}.parquet")
     staged = transaction.staging / path

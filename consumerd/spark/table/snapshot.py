@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots: the sum of all commits up to a version. Pure."""
+"""Snapshots: the state of a table at a version. Pure."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from consumerd.spark.table.commit import DataFile, Operation, TableCommit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A table at a version; version 0 is an empty table.
+    """State of a table at a version; version 0 is an empty table.
 
     Attributes:
-        files: by path.
-        covered: sum of what the commits cover.
-        progress: newest progress of each source.
-        plans: plans of the commits that are in the log, with their versions.
+        files: data files by path.
+        covered: landed offsets that all commits together have taken (bronze).
+        progress: numbers that jobs have stored with their commits, the newest by key.
+        plans: version of each plan (name of the work) whose commit is in the log.
         last_replace: newest version with ``Operation.REPLACE``, 0 if there is none.
-        schema: Spark's JSON of a StructType, if a commit has added columns.
-        removed: paths of files that only older versions have, with the time of their removal from the table, in ms.
-        time_ms: of the newest commit. Never decreases, even where a commit's clock went back.
+        schema: Spark's JSON of a StructType, if a commit has added columns; None for the columns of version 0.
+        removed: paths of files that only older versions have, with the wall clock of their removal, in ms.
+        time_ms: wall clock of the newest commit, or of an earlier one if the clock went back in between.
     """
 
     version: int = 0
@@ -39,16 +39,20 @@ class Snapshot:
 
     @property
     def rows(self) -> int:
-        """Rows of the table."""
+        """Number of rows of the table at this version."""
         return sum(file.rows for file in self.files.values())
 
     @property
     def size(self) -> int:
-        """Bytes of the table's files."""
+        """Bytes of the table's files at this version."""
         return sum(file.size for file in self.files.values())
 
     def apply(self, commits: Iterable[TableCommit]) -> Snapshot:
-        """Return the snapshot after further commits, in their order. Raises MalformedRecord if they do not fit."""
+        """Return the snapshot after further commits. Raises MalformedRecord if they do not fit.
+
+        Example: commits 1 and 2 add A and B, commit 3 removes A and adds C. Then ``files`` are B and C, and ``removed``
+        is A with the time of commit 3.
+        """
         files = dict(self.files)
         progress = dict(self.progress)
         plans = dict(self.plans)
@@ -95,13 +99,16 @@ class Snapshot:
 
 
 STREAM: Final = "stream:"
-"""Prefix, in a table's progress, of streams that ``append_batches`` has written to it. The query's id follows."""
+"""Prefix of the sources, in a table's progress, that are streams (``append_batches``).
+
+The streaming query's id follows it.
+"""
 
 
 def is_filled_by_stream(snapshot: Snapshot) -> bool:
-    """Tell whether ``append_batches`` has written to a table."""
+    """Return True if ``append_batches`` has written to a table."""
     return any(source.startswith(STREAM) for source in snapshot.progress)
 
 
 EMPTY: Final = Snapshot()
-"""A table that nothing was ever committed to."""
+"""State of a table at version 0: no files."""

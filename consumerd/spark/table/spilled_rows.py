@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a task that are kept on disk until their file is written.
+"""Spills: rows of a task that wait on disk until their Parquet file is written.
 
-A spill is an Arrow file of many batches, written once. A batch that is read again costs only its own memory.
+A spill is an Arrow file of many batches, written once. Reading one batch takes only that batch's memory.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,19 +15,15 @@ import pyarrow as pa
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
-@dataclass(frozen=True, slots=True)
-class SpilledBatch:
-    """Place of a batch: the number of its spill, and its own in that spill."""
-
-    spill: int
-    number: int
+SpilledBatch = tuple[int, int]
+"""Where a spilled batch is: the index of its file on disk, and its index within that file."""
 
 
 class SpilledRows:
-    """The spills of one task.
+    """Rows of one task that wait on disk, as Arrow files.
 
     Args:
-        folder: where they are written. It exists when the first one is written, or is made.
+        folder: in which the files are written; created if needed.
         prefix: beginning of their names, unique for the attempt of the task.
     """
 
@@ -39,7 +34,10 @@ class SpilledRows:
         self._readers: list[pa.RecordBatchFileReader] = []
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> list[SpilledBatch]:
-        """Write batches of the same columns, and return their places. Raises OSError, pyarrow's ArrowException."""
+        """Write batches of the same columns into one file; return where each of them is.
+
+        Raises OSError, pyarrow's ArrowException.
+        """
         number = len(self._paths)
         path = self._folder / f"{self._prefix}-{number:05d}.spill"
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -51,16 +49,17 @@ class SpilledRows:
                 if writer is None:
                     writer = stack.enter_context(pa.ipc.new_file(str(path), batch.schema, options=_OPTIONS))
                 writer.write_batch(batch)
-                places.append(SpilledBatch(number, len(places)))
+                places.append((number, len(places)))
         self._readers.append(pa.ipc.open_file(pa.memory_map(str(path))))
         return places
 
     def read(self, place: SpilledBatch) -> pa.RecordBatch:
-        """Return a batch. Raises OSError, pyarrow's ArrowException."""
-        return self._readers[place.spill].get_batch(place.number)
+        """Return one batch that was written to disk. Raises OSError, pyarrow's ArrowException."""
+        spill, number = place
+        return self._readers[spill].get_batch(number)
 
     def remove(self) -> None:
-        """Remove the spills. Raises OSError."""
+        """Remove the task's files of waiting rows. Raises OSError."""
         self._readers.clear()
         for path in self._paths:
             path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transactions: a job stages files, links them into place, and commits.
 
-::
+Also opens and creates tables. The log's folder is ``log``'s, staging folders are ``attempts``'. All calls block. ::
 
     with table.begin(plan="...", job="bronze", operation=Operation.APPEND) as transaction:
         if (done := transaction.find_done()) is None:
@@ -10,13 +10,14 @@
 
 Invariants, whenever a process dies:
 
-* A version never names a file that is absent or incomplete. Files are written below ``_staging/<attempt>``, made durable,
-  linked into their folders, and only then is the commit's log file linked.
-* A job that dies before that last link has changed nothing that a snapshot shows. The next job that begins while no other
-  is at work removes its files (``attempts``). It knows by a lock on the log's folder, which ends with its holder. A
-  lock that is granted to two jobs costs one of them its run, and no rows.
-* The lock orders nothing: jobs may run at the same time. Each takes the next version number. If that is taken, the job
-  reads the other commit: if both are compatible it takes the number after it, else it fails with TableConflict.
+* A version never names a file that is absent or incomplete. Files are written below ``_staging/<attempt>``, made
+  durable, linked into their folders, and only then is the commit's log file linked.
+* A job that dies before that last link has changed nothing that a snapshot shows. Its files are removed by the next job
+  that begins while no other is at work (``attempts``). That job knows by the log's lock, which each job holds shared
+  and which ends with its process. If a faulty file system grants the lock to two jobs, one of them fails, and no row is
+  lost.
+* The lock does not make jobs wait for each other. Two jobs may commit at the same time: one gets version 8, and the
+  other reads version 8. If both are compatible, its own commit becomes version 9, else it fails with TableConflict.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from consumerd import failpoints
 from consumerd.landing.coverage import NOTHING, Coverage
@@ -51,9 +52,11 @@ from consumerd.spark.table.locks import LOCK_NAME, FileLock, Lock, LockMaker, ch
 from consumerd.spark.table.log import TableLog
 from consumerd.spark.table.snapshot import Snapshot
 
+T = TypeVar("T")
+
 
 class Table:
-    """A table that exists. Use :func:`open_table` or :func:`create_table`."""
+    """A Delta table that exists. Use :func:`open_table` or :func:`create_table`."""
 
     def __init__(self, record: TableRecord, log: TableLog, make_lock: LockMaker = FileLock) -> None:
         self.record = record
@@ -62,7 +65,10 @@ class Table:
         self._make_lock = make_lock
 
     def snapshot(self, version: int | None = None) -> Snapshot:
-        """Return the table at a version, or at its newest. Raises TableError, OSError."""
+        """Return the state of the table at a version, or at its newest.
+
+        Raises TableError, OSError.
+        """
         return self.log.snapshot(version)
 
     def schema(self, snapshot: Snapshot) -> str:
@@ -70,7 +76,7 @@ class Table:
         return snapshot.schema or self.record.schema
 
     def lock(self) -> Lock:
-        """Open the log's lock; it is not held yet. Raises OSError."""
+        """Return the lock of the table's log; it is not held yet. Raises OSError."""
         return self._make_lock(self.path / LOG_FOLDER / LOCK_NAME)
 
     def begin(
@@ -81,7 +87,14 @@ class Table:
         operation: Operation,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> Transaction:
-        """Return a transaction on the newest version, to be entered. ``plan`` and ``job`` as in ``Commit``."""
+        """Return a transaction; its ``with`` block begins with the newest version.
+
+        Args:
+            plan: name of the work, which is committed at most once.
+            job: name of the job, such as ``bronze``.
+            operation: effect of the commit on the rows.
+            now_ms: wall clock, in ms since the epoch.
+        """
         return Transaction(self, plan=plan, job=job, operation=operation, now_ms=now_ms)
 
 
@@ -112,10 +125,9 @@ def create_table(
 ) -> Table:
     """Return the table at a path; create it if there is none.
 
-    An existing table keeps its columns, whatever ``schema`` says: jobs add columns by their commits.
-
     Args:
-        schema: Spark's JSON of a StructType, the partition columns last.
+        schema: columns of a new table, as Spark's JSON of a StructType, the partition columns last. An existing table
+            keeps its own; commits can add columns.
 
     Raises TableError for a table of another name or of other partition columns, and for a file system whose locks have
     no effect; OSError.
@@ -140,7 +152,7 @@ def create_table(
 
 
 def local_path(path: str | Path) -> Path:
-    """Return a table's path, which may be written as a ``file:`` URI. Raises TableError for any other scheme."""
+    """Return a table's path, also from a ``file:`` URI. Raises TableError for other schemes."""
     text = str(path)
     scheme, separator, rest = text.partition(":")
     if not separator or "/" in scheme:
@@ -154,9 +166,14 @@ def local_path(path: str | Path) -> Path:
 
 
 class Transaction:
-    """One attempt at a commit. As a context manager it removes its files on exit if it has not committed.
+    """One attempt to commit to a table, as a context manager.
 
-    Used by one thread.
+    On exit it removes its files if it has not committed. Used by one thread.
+
+    Attributes:
+        base: snapshot that the attempt begins with, set on entry.
+        attempt: unique name of the attempt, set on entry.
+        staging: folder of its files, set on entry.
     """
 
     def __init__(self, table: Table, *, plan: str, job: str, operation: Operation, now_ms: Callable[[], int]) -> None:
@@ -198,24 +215,42 @@ class Transaction:
         try:
             assert self._commit is not None
             self._commit.close()
-            if not self._outcome_unknown:  # else the next job asks the log, and removes what is to be removed
-                self._take_back()
+            if not self._outcome_unknown:  # else the log decides: the next job's clean-up removes what it does not name
+                for path in self._linked:
+                    with contextlib.suppress(OSError):
+                        self._files.unlink(path)
                 with contextlib.suppress(OSError):
                     self._files.remove_tree(self.staging)
         finally:
             self._unlock()
 
     def find_done(self) -> TableCommit | None:
-        """Return the commit of this plan, or None if the work is not done yet. Raises TableError, OSError."""
+        """Return the commit with this transaction's plan if there is one; else None.
+
+        A plan is the name of the work. Its commit means that an earlier run, or another job, has done the work. Raises
+        TableError, OSError.
+        """
         version = self.base.plans.get(self.plan)
         return None if version is None else self.table.log.read(version)
 
+    def expect(self, files: Iterable[DataFile]) -> None:
+        """Raise TableConflict unless the base version has all of these files.
+
+        Files that were chosen from an earlier version may have been replaced by another job.
+        """
+        gone = [file.path for file in files if file.path not in self.base.files]
+        if gone:
+            raise TableConflict(f"{self.table.path / gone[0]} was replaced by another job while this one made its plan")
+
     def add(self, files: Iterable[DataFile]) -> None:
-        """Add staged files, durable below ``staging`` under their paths in the table."""
+        """Add files, which are durable below ``staging``, to the commit.
+
+        Each has its path in the table, relative to ``staging``.
+        """
         self._added += files
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove files of the base version from the table."""
+        """Remove files of the base version from the table, by their paths, with the commit."""
         self._removed += paths
 
     def commit(
@@ -229,8 +264,8 @@ class Transaction:
     ) -> TableCommit:
         """Publish the commit as the table's next version, and return it.
 
-        If another job has committed the same plan, its commit is returned and this attempt leaves nothing. Arguments
-        are as in ``Commit``. Raises TableConflict if commits since the base version contradict this one; TableError,
+        If another job has committed the same plan, this returns that commit, and publishes nothing. Arguments are as in
+        ``TableCommit``. Raises TableConflict if commits since the base version contradict this one; TableError,
         OSError.
         """
         done = self.find_done()
@@ -275,7 +310,7 @@ class Transaction:
             if target.parent not in folders:
                 self._files.make_folders(target.parent)
                 folders.add(target.parent)
-            self._linked.append(target)  # first: a signal behind the link must not leave a name that nobody takes back
+            self._linked.append(target)  # before the link, so that a signal in between leaves no name behind
             try:
                 self._files.link(self.staging / file.path, target)
             except FileNotFoundError as error:
@@ -291,7 +326,7 @@ class Transaction:
             try:
                 self._outcome_unknown = True
                 if self.table.log.publish(commit, self._commit):
-                    self._linked.clear()  # first: a signal in between must not take back what is committed
+                    self._linked.clear()  # first, so that a signal in between does not remove committed files
                     self._outcome_unknown = False
                     return commit
                 self._outcome_unknown = False
@@ -313,22 +348,34 @@ class Transaction:
                     f"{self.table.path}: version {other.version}, committed by {other.job} beside this {self._job}, "
                     f"{conflict}; nothing of this run is visible, run it again"
                 )
-            commit = _renumber(commit, other.version + 1)
+            commit = replace(commit, version=other.version + 1)
 
     def _unlock(self) -> None:
         lock, self._lock = self._lock, None
         if lock is not None:
             lock.close()
 
-    def _take_back(self) -> None:
-        for path in self._linked:
-            with contextlib.suppress(OSError):
-                self._files.unlink(path)
-        self._linked.clear()
+
+def retry_conflicts(attempt: Callable[[], T], *, most: int = 3) -> T:
+    """Call ``attempt``, which plans and commits, again after each conflict with another job's commit.
+
+    Args:
+        most: number of calls, at the most.
+
+    Raises TableConflict if the last call has met one, too, and the exceptions of ``attempt``.
+    """
+    for _ in range(most - 1):
+        with contextlib.suppress(TableConflict):
+            return attempt()
+    return attempt()
 
 
 def find_conflict(mine: TableCommit, other: TableCommit) -> str | None:
-    """Say how a concurrent commit contradicts mine; None if mine can follow it."""
+    """Return why one commit cannot follow a concurrent one; None if it can.
+
+    Example: two appends of bronze with offsets 0-99 and 50-149 of one partition conflict, because both add 50-99. An
+    append and a compaction do not.
+    """
     if other.restores is not None:
         return f"has gone back to version {other.restores}"
     if mine.restores is not None:
@@ -349,7 +396,10 @@ def find_conflict(mine: TableCommit, other: TableCommit) -> str | None:
 
 
 def clean_up(table: Table) -> None:
-    """Remove the files of dead attempts. The caller holds the lock exclusively. Raises TableError, OSError."""
+    """Remove the staged files of all attempts to commit to a table.
+
+    All are dead, because the caller holds the log's lock exclusively. Raises TableError, OSError.
+    """
     files = table.log.files
     attempts = find_attempts(files, table.path)
     if attempts:
@@ -360,9 +410,9 @@ def clean_up(table: Table) -> None:
 
 
 def _lock_log(table: Table) -> Lock | None:
-    """Hold the log's lock, shared with other jobs, after a clean-up if there are none.
+    """Take the log's lock, shared with other jobs; return None on file systems without locks.
 
-    Returns None on a file system without locks.
+    If no other job holds it, :func:`clean_up` runs first.
     """
     lock = table.lock()
     try:
@@ -389,12 +439,8 @@ def _with_parents(folders: Iterable[Path], root: Path) -> set[Path]:
     return found
 
 
-def _renumber(commit: TableCommit, version: int) -> TableCommit:
-    return replace(commit, version=version)
-
-
 def _find_overlap(mine: Coverage, other: Coverage) -> str | None:
-    """Describe the first offsets of which both took some, or None."""
+    """Return the first range of offsets that both commits cover, or None."""
     for log in sorted(mine.covered.keys() | mine.doubtful.keys()):
         ours, theirs = (one.covered.get(log, EMPTY) | one.doubtful.get(log, EMPTY) for one in (mine, other))
         for span in ours & theirs:

@@ -1,9 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Vacuum: removal of data files and commits that only old versions need. Blocks.
 
-Files of the newest version always stay. A file that a commit removed stays for ``keep_ms`` after it, for readers of
-older versions. A file that no version names, and that is no living attempt's, stays as long: writers other than these
-jobs do not tell which files they are about to commit.
+Files of the newest version always stay. Other data files go:
+
+=========================================  ===================================================================
+file                                       deleted
+=========================================  ===================================================================
+removed from the table by a commit         ``keep_ms`` after that commit, for readers of older versions
+of an attempt whose process has died       at once
+of an attempt that is alive                never; it may be about to commit
+of no version and no attempt               ``keep_abandoned_ms`` after it was written: it may be of another writer,
+                                           which does not show us which files it is about to commit
+=========================================  ===================================================================
+
+Example: ``keep_ms`` is 7 days. On November 1 a compaction replaces files A and B by C. A vacuum on November 9 deletes A
+and B. Versions before the compaction cannot be read any more.
 """
 
 from __future__ import annotations
@@ -19,19 +30,19 @@ from consumerd.spark.table.commit import STAGING_FOLDER
 from consumerd.spark.table.transaction import Table
 
 _DEAD_AFTER_MS: Final = 24 * 3600 * 1000
-"""Time without a change after which an attempt counts as dead on a file system without locks."""
+"""Time since an attempt's last write after which it counts as dead, on a file system without locks."""
 _NS_PER_MS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vacuumed:
-    """Number of files that a vacuum has removed.
+    """Numbers of files that a vacuum has removed.
 
     Attributes:
         replaced: data files of older versions.
         abandoned: data files of no version, left by jobs that died.
-        size: bytes of both.
-        expired: files of the log.
+        size: bytes of the data files.
+        expired: commits and checkpoints of the log.
     """
 
     replaced: int = 0
@@ -51,11 +62,11 @@ def vacuum(
 ) -> Vacuumed:
     """Remove files that left the table more than ``keep_ms`` ago, and commits older than ``keep_log_ms``.
 
-    Files of attempts that have died are removed at once. Jobs may be at work meanwhile.
+    Files of dead attempts are removed at once. Jobs may run at the same time.
 
     Args:
         keep_ms: time in ms that removed files stay.
-        keep_log_ms: time in ms that commits stay, at least ``keep_ms``.
+        keep_log_ms: time in ms that commits stay; ``keep_ms`` if that is longer.
         now_ms: wall clock in ms since the epoch.
         keep_abandoned_ms: time in ms that files of no version stay; None for ``keep_ms``.
         dry_run: remove nothing, and return what would be removed.
@@ -67,14 +78,25 @@ def vacuum(
     dead = _find_dead_attempts(table, now_ms - _DEAD_AFTER_MS)
     if not dry_run:
         end_attempts(files, table.path, dead)
-    # In this order: by now, a listed file is of a version, or of a living attempt, or was abandoned.
+    # The order matters. A job links its data files, then commits, then removes its staging folder. We look in the same
+    # order: at data files, then at staging folders, then at the log. So a file that is still in neither of the later
+    # two has been abandoned.
     listed = set(_data_files(table))
-    living = {path for one in find_attempts(files, table.path) if one not in dead for path in _staged(table, one)}
+    living = {
+        path
+        for one in find_attempts(files, table.path)
+        if one not in dead
+        for path in staged_files(files, table.path, one)
+    }
     snapshot = table.snapshot()
     known = snapshot.files.keys() | snapshot.removed.keys()
     replaced = [path for path, removed_ms in snapshot.removed.items() if removed_ms < until_ms and path in listed]
-    left = {path for one in dead for path in _staged(table, one)}
-    abandoned = [path for path in listed - living - known if path in left or _modified_ms(table, path) < left_until_ms]
+    left = {path for one in dead for path in staged_files(files, table.path, one)}
+    abandoned = [
+        path
+        for path in listed - living - known
+        if path in left or files.size_and_mtime(table.path / path)[1] < left_until_ms * _NS_PER_MS
+    ]
     gone = [*replaced, *abandoned]
     size = sum(files.size_and_mtime(table.path / path)[0] for path in gone)
     if not dry_run:
@@ -86,9 +108,10 @@ def vacuum(
 
 
 def _find_dead_attempts(table: Table, until_ms: int) -> list[str]:
-    """Return the attempts that left a staging folder behind: all of them if no job is at work.
+    """Return the dead attempts that have left a staging folder.
 
-    On a file system without locks they are those that have not changed since ``until_ms``.
+    If we get the lock, no job is at work, so all attempts are dead; else none counts as dead. On a file system without
+    locks, the dead are those that have written nothing since ``until_ms``.
     """
     lock, files = table.lock(), table.log.files
     try:
@@ -107,16 +130,8 @@ def _newest_ms(files: FileSystem, folder: Path) -> int:
     return max(times, default=0) // _NS_PER_MS
 
 
-def _modified_ms(table: Table, path: str) -> int:
-    return table.log.files.size_and_mtime(table.path / path)[1] // _NS_PER_MS
-
-
-def _staged(table: Table, attempt: str) -> Iterator[str]:
-    return map(str, staged_files(table.log.files, table.path, attempt))
-
-
 def _data_files(table: Table) -> Iterator[str]:
-    """Yield the paths of all files in the table's folders, except hidden names and folders."""
+    """Yield the paths of all data files, without names that begin with ``_`` or ``.``."""
     for path in table.log.files.walk(table.path):
         if not any(part.startswith(("_", ".")) for part in path.parts):
             yield str(path)

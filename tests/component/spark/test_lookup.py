@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
-from consumerd.access.address import ClusterAddress
-from consumerd.errors import ConnectionLost
+from consumerd.access.address import ClusterAddress, IdentitiesFile
+from consumerd.cluster.identities import ClusterIdentities
+from consumerd.errors import ConfigError, ConnectionLost
 from consumerd.model import TopicPartition
 from consumerd.spark.datasource.lookup import ClusterLookup
 from consumerd.spark.datasource.options import Subscribe
@@ -70,3 +72,26 @@ def test_brokers_that_hang_leave_time_to_look_up_others(tmp_path: Path, zookeepe
         )
         with ClusterLookup(given, timeout_s=4) as lookup:
             assert lookup.find_partitions(Subscribe(("orders",))) == (ORDERS,)
+
+
+def test_a_record_of_identities_is_of_the_cluster_or_refused(tmp_path: Path, zookeeper: str) -> None:
+    """Before anything is read: topics of another cluster would be taken for those of the checkpoint."""
+    file = tmp_path / "identities.json"
+    with EmbeddedThread(tmp_path / "broker", zookeeper) as broker:
+        broker.create_topic("orders", 1)
+        given = ClusterAddress(
+            client_id="consumerd-spark",
+            bootstrap=broker.bootstrap,
+            identities=IdentitiesFile(setting="identities", file=file),
+        )
+        with pytest.raises(ConfigError, match=rf"^identities: {file}: cannot be read: No such file"):
+            ClusterLookup(given).__enter__()
+        file.write_text(ClusterIdentities(cluster="25-17", cluster_id="another").encode())
+        with pytest.raises(ConfigError, match=rf"^identities: {file}: it is a record of cluster another"):
+            ClusterLookup(given).__enter__()
+        cluster_id = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=60).cluster_id
+        assert cluster_id is not None
+        file.write_text(ClusterIdentities(cluster="25-17", cluster_id=cluster_id).encode())
+        with ClusterLookup(given) as lookup:
+            assert lookup.find_partitions(Subscribe(("orders",))) == (ORDERS,)
+            assert lookup.identities.cluster == "25-17"

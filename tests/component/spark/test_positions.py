@@ -11,8 +11,8 @@ from typing import NoReturn
 
 import pytest
 
+from consumerd.config.cluster_section import ClusterSection
 from consumerd.config.job import JobSettings
-from consumerd.config.settings import ClusterSection
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.errors import ConfigError, CoordinationError
 from consumerd.model import PartitionKey, TopicPartition
@@ -71,7 +71,7 @@ def test_positions_of_a_group(server: EmbeddedZooKeeper) -> None:
         REMADE: (5, Validity.ANOTHER_INCARNATION, made["remade"]),
     } == {
         one: (position.value, position.validity, position.incarnation.czxid if position.incarnation else None)
-        for one, position in found.items()
+        for one, position in found.zookeeper.items()
     }
 
 

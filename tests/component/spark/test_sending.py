@@ -11,7 +11,7 @@ import pytest
 from consumerd.errors import ProduceError
 from consumerd.spark.datasource import lookup
 from consumerd.spark.datasource.outgoing import OutgoingColumns
-from consumerd.spark.datasource.sending import SentCounts, send_batches
+from consumerd.spark.datasource.sending import send_batches
 from consumerd.spark.datasource.write_options import parse_write_options
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.errorcodes import ErrorCode
@@ -31,10 +31,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedThread]
         yield running
 
 
-def _send(broker: EmbeddedThread, *values: bytes, **given: str) -> SentCounts:
+def _send(broker: EmbeddedThread, *values: bytes, **given: str) -> None:
     options = parse_write_options({"kafka.bootstrap.servers": broker.bootstrap, "topic": "t", **given})
     batches = [pa.record_batch({"value": pa.array([value], pa.binary())}) for value in values]
-    return send_batches(iter(batches), COLUMNS, options)
+    send_batches(iter(batches), COLUMNS, options)
 
 
 def test_a_task_whose_last_batch_is_refused_fails(broker: EmbeddedThread) -> None:
@@ -52,7 +52,7 @@ def test_a_task_is_done_when_its_last_batch_is_acknowledged(broker: EmbeddedThre
     """What it reports is what stands in the log."""
     written = broker.count("t", 1)
 
-    assert SentCounts(records=2, payload_bytes=6, topics=(("t", 2),)) == _send(broker, b"one", b"two")
+    _send(broker, b"one", b"two")
     assert written + 2 == broker.count("t", 1)
 
 
@@ -79,7 +79,7 @@ def test_brokers_that_were_replaced_since_the_query_began_are_looked_up_again(br
     """A stream runs for months, and its tasks get the addresses that the driver has found at its beginning."""
     written = broker.count("t", 1)
 
-    assert _send(broker, b"one", **NOBODY, zookeeper=broker.zookeeper).records == 1
+    _send(broker, b"one", **NOBODY, zookeeper=broker.zookeeper)
     assert written + 1 == broker.count("t", 1)
 
 

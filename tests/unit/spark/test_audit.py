@@ -12,9 +12,8 @@ import pytest
 
 from consumerd.config.job import JobSettings
 from consumerd.errors import ConfigError
-from consumerd.landing.examine import Positions
 from consumerd.model import Gap, GapReason, Incarnation, TopicPartition
-from consumerd.offsets.positions import Position
+from consumerd.offsets.positions import KeptPositions, Position
 from consumerd.offsets.store import Validity
 from consumerd.spark.audit import run
 from consumerd.spark.bronze import run as run_bronze
@@ -87,9 +86,10 @@ def test_positions_are_read_before_names(zone: LandingZone, monkeypatch: pytest.
     """Records that are landed and committed in between would look as if nobody had landed them."""
     partition = TopicPartition.modern("orders", 0)
 
-    def land_and_commit(*_: object, **__: object) -> Positions:
+    def land_and_commit(*_: object, **__: object) -> KeptPositions:
         zone.land("orders", 0, 70, 150)
-        return {partition: Position(value=150, validity=Validity.VALID, incarnation=Incarnation(7), text="150")}
+        position = Position(value=150, validity=Validity.VALID, incarnation=Incarnation(7), text="150")
+        return KeptPositions(zookeeper={partition: position})
 
     monkeypatch.setattr("consumerd.spark.audit.read_positions", land_and_commit)
     settings = JobSettings.model_validate(

@@ -30,7 +30,7 @@ def log(topic: str = "orders", *, arrivals: tuple[Arrival, ...] = (), holes: int
 
 
 def arrival(at_ms: int, delay_ms: int = 1000, records: int = 10) -> Arrival:
-    return Arrival(landed_ms=at_ms, records=records, size=1, min_timestamp=0, max_timestamp=at_ms - delay_ms)
+    return Arrival(landed_ms=at_ms, records=records, max_timestamp=at_ms - delay_ms)
 
 
 def test_coverage_is_drawn_by_the_pixel() -> None:

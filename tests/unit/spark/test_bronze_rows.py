@@ -14,7 +14,7 @@ import pytest
 from consumerd.landing.ranges import EMPTY, RangeSet
 from consumerd.model import Gap, GapReason, Incarnation, PartitionKey, TopicPartition
 from consumerd.spark.bronze_rows import FilePiece, read_piece
-from consumerd.spark.bronze_schema import SCHEMA
+from consumerd.spark.bronze_table import SCHEMA
 from consumerd.spark.bronze_tasks import copy_pieces, plan_tasks
 from consumerd.spark.landed_rows import LandedContent
 from consumerd.spark.table.commit import Bounds, DataFile
@@ -69,7 +69,12 @@ def test_contested_offsets_are_taken_where_neither_file_nor_table_has_them(tmp_p
     columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
     pq.write_table(pa.table({**columns, "partition": [0, 0, 0, 0, 5]}), table)
     piece = make_piece(
-        path, 20, RangeSet.of([(0, 2)]), RangeSet.of([(3, 19)]), earlier=(content(earlier, 4),), tabled=(str(table),)
+        path,
+        20,
+        RangeSet.of([(0, 2)]),
+        RangeSet.of([(3, 19)]),
+        earlier=(content(earlier, 4),),
+        table_files=(str(table),),
     )
 
     assert offsets_of(piece) == [0, 1, 3, 8, 9, 11, 12, 13, 14, 15, 16, 17, 18]
@@ -87,7 +92,7 @@ def test_contested_offsets_that_an_earlier_file_gave_as_contested_are_not_taken_
         zone.land("orders", 0, 5, 55, request=request, gaps=holes)
     monkeypatch.undo()
     plan = plan_intake([zone.path])
-    pieces = [piece for group in plan_tasks(plan, [], None, cores=1) for piece in group]
+    pieces = [piece for group in plan_tasks(plan, [], Path(), cores=1) for piece in group]
 
     assert [bool(piece.contested) for piece in pieces] == [False, True, True]
     assert sorted(offset for piece in pieces for offset in offsets_of(piece)) == list(range(60))
@@ -117,7 +122,7 @@ def test_tasks_have_runs_of_files_and_together_all_of_them(tmp_path: Path) -> No
     zone = LandingZone(tmp_path)
     zone.land("orders", 0, 0, 200, files=20)
     plan = plan_intake([zone.path])
-    few = plan_tasks(plan, [], None, cores=4)
+    few = plan_tasks(plan, [], Path(), cores=4)
     paths = [piece.content.path for group in few for piece in group]
 
     assert len(few) == 1  # too little for more
@@ -155,7 +160,7 @@ def test_contested_offsets_are_held_against_every_file_of_the_table_that_reaches
 
     [(piece,)] = plan_tasks(replace(whole, files=(planned,)), [tabled], tmp_path, cores=1)
 
-    assert piece.tabled == ((str(tmp_path / "some.parquet"),) if compared else ())
+    assert piece.table_files == ((str(tmp_path / "some.parquet"),) if compared else ())
 
 
 def test_files_of_one_day_between_files_of_many_keep_each_days_order(tmp_path: Path) -> None:

@@ -150,6 +150,15 @@ def test_options_set_settings(job: Any, tmp_path: Path) -> None:
     assert ("/from/file", "local[1]") == (settings.pipeline.path, settings.pipeline.spark.master)
 
 
+def test_options_of_a_restore_set_settings(job: Any) -> None:
+    """Also without a file."""
+    seen = job("replay", nothing)
+
+    main(["replay", "--quiet", "--map", "--topic", "orders", "--group", "g", "--positions-topic", "p", "--sink", "new"])
+    replay = seen[0].pipeline.replay
+    assert (True, "g", "p", "new") == (replay.map, replay.group, replay.positions_topic, replay.sink)
+
+
 def test_an_audit_needs_no_file(job: Any, tmp_path: Path) -> None:
     """The first thing that somebody tries."""
     seen = job("audit", nothing)

@@ -14,7 +14,7 @@ def make_file(name: str, size: int, *, partition: int = 0, offset: int = 0, day:
 
 def names(files: list[DataFile], *, target_bytes: int = 100, min_files: int = 2) -> list[list[str]]:
     groups = plan_groups(files, target_bytes=target_bytes, min_files=min_files)
-    return [[file.path for file in group.files] for group in groups]
+    return [[file.path for file in group] for group in groups]
 
 
 def test_neighbours_by_partition_and_offset_become_one() -> None:

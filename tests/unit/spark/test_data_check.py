@@ -177,7 +177,7 @@ def test_file_that_is_gone_is_found(zone: LandingZone) -> None:
 
     count, [finding] = check_data(file.path, "parquet", file.metadata)
 
-    assert (0, FindingKind.FILE_DAMAGED, str(path)) == (count, finding.kind, finding.path)
+    assert (0, FindingKind.FILE_DAMAGED, str(path)) == (count, finding.kind, finding.where)
     assert finding == Finding.parse(finding.encode())
 
 

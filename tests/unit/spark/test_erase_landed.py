@@ -25,7 +25,8 @@ from consumerd.landing.ranges import RangeSet
 from consumerd.landing.scan import scan_landing
 from consumerd.model import Gap, GapReason, Incarnation, PartitionKey, TopicPartition
 from consumerd.spark.data_check import check_data
-from consumerd.spark.erase_landed import LandedBusy, LandedOne, LandedRemoval, _Account, list_files, remove
+from consumerd.spark.erase_landed import LandedBusy, SearchedFile, _FileTally, list_files, remove
+from consumerd.spark.erase_tables import Removal
 from consumerd.spark.identities import SCHEMA, Identities
 from tests.support.faulty_files import RecordingFileSystem
 from tests.support.landing_zone import Kind, LandingZone
@@ -49,7 +50,7 @@ def identities(*offsets: int, partition: int = 0, incarnation: str = "7") -> Ide
     return Identities.of(pa.Table.from_arrays(columns, schema=SCHEMA))
 
 
-def listed(zone: LandingZone) -> list[LandedOne]:
+def listed(zone: LandingZone) -> list[SearchedFile]:
     files, damage = list_files(read_all(scan_landing([zone.path])))
     assert [] == damage
     return files
@@ -71,7 +72,7 @@ def errors_of(zone: LandingZone) -> list[str]:
     report = examine(landing, depth="proof")
     found = [str(one) for one in report.errors]
     for one in list_files(landing)[0]:
-        found += [str(finding) for finding in check_data(one.content.path, one.extension, one.metadata)[1]]
+        found += [str(finding) for finding in check_data(one.content.path, one.content.extension, one.metadata)[1]]
     return found
 
 
@@ -83,7 +84,7 @@ def test_records_go_and_the_others_stay_as_they_were(tmp_path: Path, kind: Kind)
     zone.land("orders", 1, 0, 10)
     gone = [0, 3, *range(10, 20), 29]
 
-    assert LandedRemoval(len(gone), 3) == remove(OsFileSystem(), listed(zone), identities(*gone))
+    assert Removal(rows=len(gone), files=3) == remove(OsFileSystem(), listed(zone), identities(*gone))
 
     kept = [offset for offset in range(30) if offset not in (*gone, 4, 5)]
     assert kept == [offset for path in zone.files("orders", 0) for offset in offsets_of(path)]
@@ -98,7 +99,7 @@ def test_records_go_and_the_others_stay_as_they_were(tmp_path: Path, kind: Kind)
         LandedGap(start=10, end=20, reason=GapReason.ERASED, offsets=10),
         LandedGap(start=29, end=30, reason=GapReason.ERASED, offsets=1),
     ] == gaps
-    assert LandedRemoval(0, 0) == remove(OsFileSystem(), listed(zone), identities(*gone))
+    assert Removal() == remove(OsFileSystem(), listed(zone), identities(*gone))
 
 
 def die_at(number: int) -> Callable[[str, str], None]:
@@ -167,7 +168,7 @@ def test_a_claim_meanwhile_changes_nothing_and_the_erasure_is_tried_again(tmp_pa
             left[0] -= 1
             remove_hidden(OsFileSystem(), folder)
 
-    assert LandedRemoval(1, 1) == remove(RecordingFileSystem(claim), listed(zone), identities(4))
+    assert Removal(rows=1, files=1) == remove(RecordingFileSystem(claim), listed(zone), identities(4))
     left[0] = 3
     with pytest.raises(LandedBusy, match="nothing of it was changed"):
         remove(RecordingFileSystem(claim), listed(zone), identities(5))
@@ -242,7 +243,7 @@ def test_erased_offsets_count_as_held() -> None:
 
 def test_an_offset_of_several_records_is_a_gap_once_all_are_erased() -> None:
     """Records of 0.7 share the offset of the set that they were in, across batches of rows as well."""
-    account = _Account()
+    account = _FileTally()
     rows = [(0, 50, 0), (0, 50, 1), (50, 90, 0), (50, 90, 1), (90, 99, 0)]
     batches = [
         (rows[:1], [True]),
@@ -257,7 +258,7 @@ def test_an_offset_of_several_records_is_a_gap_once_all_are_erased() -> None:
     assert [(50, 90)] == account.spans()
     assert (3, 2, 0, 90) == (
         account.erased,
-        account.left().count,
-        account.left().first_offset,
-        account.left().last_offset,
+        account.left.count,
+        account.left.first_offset,
+        account.left.last_offset,
     )

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from consumerd.spark.erase_tables import SoughtRecords, find_keys, read_wanted
 from consumerd.spark.identities import COLUMNS, SCHEMA, Identities
 from consumerd.spark.table.commit import Bounds, DataFile
-from consumerd.spark.wanted import SoughtRecords, find_keys, read_wanted
 
 Row = tuple[str, int | None, int, int, int]
 

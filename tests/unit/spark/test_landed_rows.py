@@ -10,12 +10,14 @@ import pyarrow as pa
 import pytest
 
 from consumerd.landing.footers import read_all
+from consumerd.landing.metadata import LANDED_FORMATS
 from consumerd.landing.ranges import RangeSet
 from consumerd.landing.scan import scan_landing
 from consumerd.model import Incarnation, TopicPartition
 from consumerd.spark import landed_rows
-from consumerd.spark.landed_rows import DamagedFile, LandedContent, read_rows
-from consumerd.wire.records import NO_TIMESTAMP, Record
+from consumerd.spark.landed_rows import ROW_FORMATS, DamagedFile, LandedContent, read_rows
+from consumerd.wire.record_fields import NO_TIMESTAMP
+from consumerd.wire.records import Record
 from tests.support.landing_zone import Kind, LandingZone, flip_bytes, truncate_file
 from tests.support.record_batches import record
 
@@ -170,4 +172,18 @@ def test_file_that_has_gone_is_no_damaged_one(tmp_path: Path) -> None:
     file = LandedContent(path=str(tmp_path / "gone.parquet"), partition=orders, extension="parquet", count=1)
 
     with pytest.raises(FileNotFoundError):
+        list(read_rows(file))
+
+
+def test_rows_of_every_format_can_be_read() -> None:
+    """A new format has an entry in both tables."""
+    assert LANDED_FORMATS.keys() == ROW_FORMATS.keys()
+
+
+def test_a_file_of_an_unknown_format_is_damaged(tmp_path: Path) -> None:
+    """A later release may have landed it: the job leaves it out and names it."""
+    orders = TopicPartition.modern("orders", 0)
+    file = LandedContent(path=str(tmp_path / "0.orc"), partition=orders, extension="orc", count=1)
+
+    with pytest.raises(DamagedFile, match="no format that is known here"):
         list(read_rows(file))

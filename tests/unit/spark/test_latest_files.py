@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from consumerd.spark.latest_files import LARGEST_KEYS, compare_file, read_changed
+from consumerd.spark.latest_files import MAX_KEYS_BYTES, compare_file, read_changed
 
 _PLACE: dict[str, pa.DataType] = {
     "incarnation": pa.string(),
@@ -124,7 +124,7 @@ def test_changed_rows_are_numbered_through_all_their_files(tmp_path: Path) -> No
         rows({"key": 1.5}, key=pa.float64()),  # 0.0 and -0.0 are one key to Spark
         rows({"key": {"id": 1}}, key=pa.struct([("id", pa.int64())])),
         rows({"key": "a", "partition": 1}, {"key": "a", "partition": 2}),  # the partitioner has changed
-        rows({"key": "a" * (LARGEST_KEYS // 2)}, {"key": "b" * (LARGEST_KEYS // 2 + 1)}),
+        rows({"key": "a" * (MAX_KEYS_BYTES // 2)}, {"key": "b" * (MAX_KEYS_BYTES // 2 + 1)}),
     ],
     ids=["floating", "nested", "twice", "large"],
 )

@@ -31,6 +31,14 @@ def test_on_a_terminal_one_line_changes() -> None:
     assert f"\r{first}\r{long}\r{last.ljust(len(long))}\r{blank}\r" == stream.getvalue()
 
 
+def test_a_job_without_steps_names_only_what_is_done() -> None:
+    """Silver has no step where no topic has anything new."""
+    stream = io.StringIO()
+    Reporter("silver", stream, lambda: 0.0).done(1, 2, "topics")
+
+    assert ["silver: 1 of 2 topics"] == stream.getvalue().splitlines()
+
+
 def test_in_a_file_lines_come_now_and_then() -> None:
     """A log of a scheduler is no place for a line a file."""
     stream, clock = io.StringIO(), [0.0]

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from consumerd.config.pipeline import Pipeline
 from consumerd.spark import quarantine, silver
@@ -29,7 +30,7 @@ from consumerd.spark.quarantine_rows import (
     mark_rows,
 )
 from consumerd.spark.silver import TopicTables
-from consumerd.spark.silver_tables import BAD_RECORD, QUARANTINE_FOLDERS, to_spark
+from consumerd.spark.silver_tables import BAD_RECORD, QUARANTINE_FOLDERS
 from consumerd.spark.table.commit import Operation
 from consumerd.spark.table.errors import TableConflict
 from consumerd.spark.table.transaction import Table, Transaction
@@ -142,7 +143,7 @@ def test_marks_are_those_of_the_given_rows() -> None:
 
 def test_columns_of_marks_are_added_before_the_folders_once() -> None:
     """A table of an earlier release, with a column that others have added, keeps it."""
-    old = json.loads(to_spark(BAD_RECORD).json())
+    old = json.loads(from_arrow_schema(BAD_RECORD).json())
     theirs = {"name": "theirs", "type": "string", "nullable": True, "metadata": {}}
     old["fields"].insert(0, theirs)
     wider = add_marks(json.dumps(old), QUARANTINE_FOLDERS)
@@ -286,6 +287,11 @@ def test_the_command_says_what_it_would_purge_and_purges_that(
     assert done["causes"] == planned["causes"]
     assert read_offsets(table) == [1, 6, 20, 100, 101]
     assert say(capsys, *words, "--older-than-ms", "0", "--purge", "replayed")["notes"] == ["nothing is chosen"]
+    everything = ("quarantine", "--path", str(tmp_path / "lake"))
+    assert [
+        say(capsys, *everything, *age)["rows"]
+        for age in (("--older-than", "7d"), ("--older-than-ms", "36h"), ("--older-than", "36500d"))
+    ] == [5, 5, 0]
     assert (
         say(capsys, "history", "quarantine", "--path", str(tmp_path / "lake"))["versions"][0]["operation"] == "delete"
     )
@@ -297,6 +303,10 @@ def test_the_command_says_what_it_would_purge_and_purges_that(
         (["--purge", "all", "--version", "1"], "a purge removes rows of the newest version"),
         (["--before", "2026-03-01"], "expected a time with its zone"),
         (["--before", "2026-03-01T00:00:00Z", "--older-than-ms", "5"], "not allowed with argument"),
+        (["--older-than", "7d", "--older-than-ms", "5"], "not allowed with argument"),
+        (["--older-than", "7"], "expected a duration with its unit, such as 12h or 7d, not '7'"),
+        (["--older-than", "a week"], "500ms, 60s, 5m, 1h or 7d, got 'a week'"),
+        (["--older-than-ms", "-5"], "expected"),
     ],
 )
 def test_a_purge_of_something_else_is_refused(

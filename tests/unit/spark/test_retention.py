@@ -17,7 +17,7 @@ from consumerd.landing.footers import read_all
 from consumerd.landing.plan import plan_landing
 from consumerd.landing.scan import scan_landing
 from consumerd.spark import audit
-from consumerd.spark.bronze_schema import SCHEMA as BRONZE
+from consumerd.spark.bronze_table import SCHEMA as BRONZE
 from consumerd.spark.job import Silent, Summary
 from consumerd.spark.retention import remove_days, run
 from consumerd.spark.table.commit import Operation
@@ -56,7 +56,7 @@ def take_over(zone: LandingZone, tmp_path: Path) -> Table:
         tmp_path / "lake" / "bronze", name="bronze", schema=BRONZE.json(), partition_by=("topic", "day")
     )
     plan = plan_landing(read_all(scan_landing([zone.path])), bronze.snapshot().covered)
-    with bronze.begin(plan=plan.id, job="bronze", operation=Operation.APPEND) as transaction:
+    with bronze.begin(plan=str(plan.adds.encode()), job="bronze", operation=Operation.APPEND) as transaction:
         transaction.commit(covered=plan.adds)
     return bronze
 

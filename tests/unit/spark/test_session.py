@@ -11,7 +11,7 @@ import pytest
 
 from consumerd.errors import ConfigError
 from consumerd.java import MINIMUM_JAVA
-from consumerd.spark.session import OLDEST_SPARK, check_spark_version, describe_end
+from consumerd.spark.session import OLDEST_SPARK, check_spark_version, describe_exit_code
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from consumerd.spark.session import OLDEST_SPARK, check_spark_version, describe_
 )
 def test_the_end_of_a_jvm_names_its_reason_and_the_setting(code: int, told: str) -> None:
     """ "Connection refused" is all that its client knows."""
-    described = describe_end(code, "2g")
+    described = describe_exit_code(code, "2g")
     assert told in described
     assert "pipeline.spark.driver_memory" in described
 
@@ -49,8 +49,8 @@ def test_the_extra_and_the_documents_say_the_same() -> None:
     top = Path(__file__).parents[3]
 
     assert f'"pyspark>={oldest},<5"' in (top / "pyproject.toml").read_text()
-    assert f"Needs Spark {oldest} or newer" in (top / "docs" / "spark.md").read_text()
-    assert f"Needs Spark {oldest} or newer" in (top / "docs" / "spark-source.md").read_text()
+    assert f"needs Spark {oldest} or newer" in (top / "docs" / "spark.md").read_text()
+    assert f"needs Spark {oldest} or newer" in (top / "docs" / "spark-source.md").read_text()
 
 
 def test_the_documents_name_the_python_and_java_that_are_taken() -> None:

@@ -19,12 +19,12 @@ from consumerd.spark import retention, silver
 from consumerd.spark.decoding.loading import load_decoder
 from consumerd.spark.identities import SCHEMA
 from consumerd.spark.job import Silent
-from consumerd.spark.quarantine_purged import find_purged, note_purged
+from consumerd.spark.quarantine_purged import find_purged, record_purged
 from consumerd.spark.retention import remove_days
-from consumerd.spark.silver_plan import TopicPlan, TopicTables, cut_files
+from consumerd.spark.silver_plan import TopicPlan, TopicTables
 from consumerd.spark.silver_progress import SilverPosition, purged_key
 from consumerd.spark.table import log as table_log
-from consumerd.spark.table.commit import DataFile, Operation
+from consumerd.spark.table.commit import DataFile, Operation, cut_files
 from consumerd.spark.table.errors import TableError
 from consumerd.spark.table.parquet_files import FileSettings, PartitionedWriter
 from consumerd.spark.table.restore import restore
@@ -74,7 +74,7 @@ def decode_files(
     return write(transactions, rows)
 
 
-def decode_others(
+def decode_by_comparison(
     hook: Callable[[], object], tables: TopicTables, _: object, plan: TopicPlan, transactions: tuple[Transaction, ...]
 ) -> tuple[list[DataFile], ...]:
     known = {offset for one in transactions for offset, _ in read_rows(one.table, one.base.files.values())}
@@ -195,7 +195,7 @@ class Lake:
             columns[SCHEMA.names.index("offset")] = pa.array(offsets, pa.int64())
             rebuilds = progress.get(self.tables.quarantine_rebuilds, 0)
             identities = {"orders": [pa.Table.from_arrays(columns, schema=SCHEMA)]}
-            note_purged(table, identities, rebuilds={"orders": rebuilds}, now_ms=1)
+            record_purged(table, identities, rebuilds={"orders": rebuilds}, now_ms=1)
             transaction.remove([path])
             of_topic = purged_key("orders")
             transaction.commit(progress={of_topic: progress.get(of_topic, 0) + len(offsets)})
@@ -230,7 +230,7 @@ DECODER = load_decoder("orders", settings(Path("/")).pipeline.silver.topics["ord
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
     monkeypatch.setattr(silver, "_decode_files", decode_files)
-    monkeypatch.setattr(silver, "_decode_others", decode_others)
+    monkeypatch.setattr(silver, "_decode_by_comparison", decode_by_comparison)
     tables = silver.open_tables(
         "orders",
         DECODER,

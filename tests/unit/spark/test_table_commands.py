@@ -58,6 +58,22 @@ def test_describe_says_what_there_is(lake: Path, capsys: pytest.CaptureFixture[s
     assert "offset  long" in capsys.readouterr().out
 
 
+def test_describe_lists_the_tables_of_a_folder_above(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of a topic, too, by names that other commands take. What changes tables stays with one pipeline's."""
+    make("below a folder of partitions", lake / "topic=orders" / "other")
+    place = lake.parent / "srv" / "data" / "lake"
+    place.parent.mkdir(parents=True)
+    lake.rename(place)
+
+    for path, names in [
+        (place.parent, ["lake/bronze", "lake/silver/orders"]),
+        (place.parent.parent, ["data/lake/bronze", "data/lake/silver/orders"]),
+    ]:
+        assert list(say(capsys, "describe", "--path", str(path))["tables"]) == names
+        assert say(capsys, "files", names[1], "--path", str(path))["rows"] == 3
+    assert say(capsys, "vacuum", "--dry-run", "--path", str(path))["tables"] == {}
+
+
 def test_history_says_what_made_the_versions(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The newest first, and that there are more."""
     said = say(capsys, "history", "bronze", "--limit", "2", "--path", str(lake))
@@ -180,6 +196,14 @@ def quarantined(topic: str, *rows: tuple[str, str, int | None]) -> pa.RecordBatc
         pa.array(["2026-11-22"] * len(rows), pa.string()).cast(pa.date32()),
     ]
     return pa.RecordBatch.from_arrays(columns, names=["offset", "cause", "reason", "landed", "topic", "day"])
+
+
+def test_a_misspelt_cause_is_refused(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It would look as if nothing were in quarantine for this reason."""
+    create_table(lake / "quarantine", name="quarantine", schema=QUARANTINED, partition_by=("topic", "day"))
+
+    assert main(["quarantine", "--path", str(lake), "--cause", "latee"]) == 2
+    assert "--cause: expected bad key, bad value, bad event time, late or early, got 'latee'" in capsys.readouterr().err
 
 
 def test_quarantine_is_counted_by_topic_and_cause(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from consumerd.config.job import JobSettings
 from consumerd.config.pipeline import Pipeline
+from consumerd.spark.silver_plan import find_undecoded
 from consumerd.spark.table.commit import Operation
 from consumerd.spark.table.transaction import Table
-from consumerd.spark.undecoded import find_undecoded
 from tests.support.tables import append, make_rows, make_table, stage
 
 

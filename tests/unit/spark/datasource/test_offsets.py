@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumerd.errors import ConfigError
-from consumerd.model import TopicPartition
+from consumerd.model import BrokerId, PartitionKey, TopicPartition
 from consumerd.spark.datasource.offsets import from_json, parse_assignment, parse_offsets, to_json
 
-partitions = st.builds(TopicPartition.modern, st.from_regex(r"\A[a-z][a-z0-9._-]{0,20}\Z"), st.integers(0, 5000))
+keys = st.builds(PartitionKey, st.integers(0, 5000), st.none() | st.integers(0, 5000).map(BrokerId))
+partitions = st.builds(TopicPartition, st.from_regex(r"\A[a-z][a-z0-9._-]{0,20}\Z"), keys)
 
 
 @given(st.dictionaries(partitions, st.integers(0, (1 << 63) - 1)))
@@ -26,6 +27,14 @@ def test_partitions_stand_in_the_order_of_their_numbers() -> None:
     """So that two checkpoints can be compared by eye."""
     offsets = {TopicPartition.modern("t", 10): 1, TopicPartition.modern("t", 9): 2, TopicPartition.modern("a", 0): 3}
     assert json.dumps(to_json(offsets)) == '{"a": {"0": 3}, "t": {"9": 2, "10": 1}}'
+
+
+def test_partitions_of_kafka_0_7_are_named_by_broker_and_number() -> None:
+    """In offsets as a key, and in an assignment as a text among numbers."""
+    first, second = (TopicPartition("t", PartitionKey(number, BrokerId(1))) for number in (0, 12))
+    assert parse_offsets('{"t": {"1-0": 1234, "1-12": -2}}', what="x", least=-2) == {first: 1234, second: -2}
+    assert to_json({first: 1234, second: 5}) == {"t": {"1-0": 1234, "1-12": 5}}
+    assert parse_assignment('{"t": ["1-12", "1-0"]}', what="x") == [first, second]
 
 
 @pytest.mark.parametrize(
@@ -62,6 +71,8 @@ def test_what_is_no_offsets_is_refused(text: str, said: str) -> None:
         ('{"t": 5}', "x: t: expected a list of partitions, got 5"),
         ('{"t": ["0"]}', "x: t: expected a partition's number, got '0'"),
         ('{"t": [true]}', "x: t: expected a partition's number, got True"),
+        ('{"t": ["0-01"]}', "x: t: expected a partition's number, got '0-01'"),
+        ('{"t": [-1]}', "x: t: expected a partition's number, got '-1'"),
         ('{"t": []}', "x: no partition is named"),
         ("5", 'x: expected {"topic": [0, 1]}, got 5'),
     ],

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.access.address import TlsFiles
+from consumerd.access.address import IdentitiesFile, TlsFiles
+from consumerd.access.sasl_login import SaslLogin, ZooKeeperLogin
 from consumerd.errors import ConfigError
-from consumerd.model import TopicPartition
+from consumerd.model import Generation, TopicPartition
 from consumerd.spark.datasource.options import (
     Assign,
     AtGroup,
@@ -19,6 +20,7 @@ from consumerd.spark.datasource.options import (
     AtTimestamp,
     AtTimestamps,
     Edge,
+    GroupPlace,
     MissingPosition,
     NoLaterRecord,
     ReadOptions,
@@ -27,6 +29,7 @@ from consumerd.spark.datasource.options import (
     option_names,
     parse_read_options,
 )
+from consumerd.zk.node_acl import AclProfile
 
 LEAST = {"kafka.bootstrap.servers": "one:9092", "subscribe": "orders"}
 
@@ -42,7 +45,7 @@ def test_little_has_to_be_said() -> None:
     assert (batch.starting, batch.ending, batch.selection) == (Edge.EARLIEST, Edge.LATEST, Subscribe(("orders",)))
     assert stream.starting is Edge.LATEST
     assert batch.fail_on_data_loss
-    assert not batch.include_headers
+    assert not batch.columns.include_headers
     assert (batch.min_partitions, batch.max_records_per_partition, batch.cluster.tls) == (None, None, None)
 
 
@@ -99,10 +102,18 @@ def test_what_else_there_is() -> None:
     )
     assert options.no_later_record is NoLaterRecord.LATEST
     assert options.missing_position is MissingPosition.EARLIEST
-    assert (options.include_headers, options.max_records_per_partition) == (True, 100)
+    assert (options.columns.include_headers, options.max_records_per_partition) == (True, 100)
     fetch = options.fetch
     assert (fetch.read_committed, fetch.partition_bytes, fetch.wait_ms, fetch.patience_s) == (True, 2048, 0, 1.5)
     assert (options.cluster.client_id, options.cluster.request_timeout_s, fetch.batch_bytes) == ("me", 2.5, 65536)
+
+
+def test_the_place_of_a_groups_positions() -> None:
+    """With positions in ZooKeeper and in Kafka, either may be the ones that are meant."""
+    given = {"zookeeper": "zk:2181", "startingOffsets": "group:billing"}
+    assert AtGroup("billing") == parse_read_options(LEAST | given, streaming=False).starting
+    chosen = parse_read_options(LEAST | given | {"groupPositionsIn": "Larger"}, streaming=False)
+    assert AtGroup("billing", GroupPlace.LARGER) == chosen.starting
 
 
 def test_limits_of_a_trigger() -> None:
@@ -116,6 +127,49 @@ def test_limits_of_a_trigger() -> None:
 def test_settings_of_a_consumer_that_is_not_there_have_no_effect() -> None:
     """A job moves over by its format's name: what it says of polling and groups need not be taken out."""
     assert parse(kafka__max__poll__records="5", groupIdPrefix="x", fetchOffset__numRetries="3") == parse()
+
+
+def test_identities_at_brokers_are_names_of_files() -> None:
+    """By Java's names where there are some; the mechanism by default is Java's."""
+    by_password = parse(
+        kafka__security__protocol="SASL_SSL",
+        kafka__sasl__mechanism="SCRAM-SHA-512",
+        sasl__username="lake",
+        sasl__password__file="/run/secrets/kafka",
+    )
+    expected = {"setting": "sasl", "mechanism": "SCRAM-SHA-512", "username": "lake"}
+    assert by_password.cluster.sasl == SaslLogin(**expected, password_file=Path("/run/secrets/kafka"))
+    assert by_password.cluster.tls == TlsFiles(setting="kafka.ssl")
+    by_ticket = parse(kafka__security__protocol="sasl_plaintext", kafka__sasl__kerberos__service__name="kafka2")
+    assert by_ticket.cluster.sasl == SaslLogin(setting="sasl", mechanism="GSSAPI", service_name="kafka2")
+    assert parse(kafka__sasl__mechanism="PLAIN").cluster.sasl is None
+
+
+def test_identities_at_zookeeper_are_names_of_files_too() -> None:
+    """By Kerberos, that of the brokers counts for both; TLS has the names that Kafka's own tools give it."""
+    digest = parse(
+        zookeeper__sasl__mechanism="DIGEST-MD5",
+        zookeeper__sasl__username="lake",
+        zookeeper__sasl__password__file="/run/secrets/zookeeper",
+        zookeeper__ssl__client__enable="true",
+        zookeeper__ssl__truststore__location="/ca.pem",
+        zookeeper__ssl__truststore__type="PEM",
+    ).cluster
+    assert digest.zookeeper_sasl == ZooKeeperLogin(
+        setting="zookeeper.sasl",
+        mechanism="DIGEST-MD5",
+        username="lake",
+        password_file=Path("/run/secrets/zookeeper"),
+    )
+    assert digest.zookeeper_tls == TlsFiles(setting="zookeeper.ssl", trusted=Path("/ca.pem"))
+    assert digest.node_acl is AclProfile.JAVA
+    brokers = {"kafka__security__protocol": "SASL_SSL", "sasl__keytab": "/k", "sasl__principal": "lake@R"}
+    kerberos = {"setting": "zookeeper.sasl", "mechanism": "GSSAPI"}
+    same = parse(**brokers, zookeeper__sasl__mechanism="GSSAPI", zookeeper__sasl__service__name="zk").cluster
+    assert same.zookeeper_sasl == ZooKeeperLogin(**kerberos, service_name="zk", keytab=Path("/k"), principal="lake@R")
+    own = parse(**brokers, zookeeper__sasl__mechanism="GSSAPI", zookeeper__sasl__principal="other@R").cluster
+    assert own.zookeeper_sasl == ZooKeeperLogin(**kerberos, principal="other@R")
+    assert parse(zookeeper__ssl__truststore__location="/ca", zookeeper__ssl__truststore__type="PEM") == parse()
 
 
 def test_tls_is_files_in_pem() -> None:
@@ -132,10 +186,21 @@ def test_tls_is_files_in_pem() -> None:
     )
 
 
-def test_a_cluster_is_taken_for_modern_only_when_the_option_says_so() -> None:
+def test_the_record_of_identities_is_a_file() -> None:
+    """It is not opened before the cluster is."""
+    assert parse().cluster.identities is None
+    assert parse(identities="/none.json").cluster.identities == IdentitiesFile(
+        setting="identities", file=Path("/none.json")
+    )
+
+
+def test_a_cluster_is_of_the_generation_that_the_option_says() -> None:
     """As with ``cluster.generation`` of the settings."""
-    assert not parse().cluster.trusts_modern
-    assert parse(generation="modern").cluster.trusts_modern
+    assert parse().cluster.generation is None
+    assert parse(generation="modern").cluster.generation is Generation.MODERN
+    assert parse(generation="legacy", zookeeper="zk:2181").cluster.generation is Generation.LEGACY
+    with pytest.raises(ConfigError, match=r"^generation: brokers of Kafka 0\.6 and 0\.7 .* give the option zookeeper"):
+        parse(generation="legacy")
 
 
 def test_options_travel_to_executors() -> None:
@@ -158,11 +223,41 @@ def test_options_travel_to_executors() -> None:
         ({"subscrib": "a"}, "subscrib: there is no such option; did you mean subscribe?"),
         ({"path": "/x"}, "path: cannot be given"),
         ({"kafka__auto__offset__reset": "earliest"}, "kafka.auto.offset.reset: cannot be given: give startingOffsets"),
-        ({"kafka__sasl__mechanism": "PLAIN"}, "kafka.sasl.mechanism: SASL is not supported"),
+        ({"kafka__sasl__jaas__config": "hidden"}, "kafka.sasl.jaas.config: cannot be given: it would put the password"),
+        ({"kafka__sasl__login__class": "x"}, "kafka.sasl.login.class: there is no such option"),
+        (
+            {"kafka__security__protocol": "SASL_SSL", "kafka__sasl__mechanism": "X"},
+            "kafka.sasl.mechanism: expected one of PLAIN",
+        ),
+        (
+            {"kafka__security__protocol": "SASL_SSL", "kafka__sasl__mechanism": "PLAIN", "sasl__username": "u"},
+            "sasl.password.file: PLAIN needs one password",
+        ),
+        (
+            {
+                "kafka__security__protocol": "SASL_PLAINTEXT",
+                "kafka__sasl__mechanism": "PLAIN",
+                "sasl__username": "u",
+                "sasl__password__file": "/x",
+            },
+            "kafka.sasl.mechanism: PLAIN sends the password as it is",
+        ),
         ({"kafka__ssl__truststore__location": "/x.jks"}, "kafka.ssl.truststore.location: a file of type JKS"),
-        ({"kafka__security__protocol": "SASL_SSL"}, "kafka.security.protocol: expected plaintext or ssl"),
+        (
+            {"kafka__security__protocol": "TLS"},
+            "kafka.security.protocol: expected plaintext or ssl or sasl_plaintext or sasl_ssl",
+        ),
         ({"kafka__ssl__endpoint__identification__algorithm": "x"}, "algorithm: expected https"),
         ({"zookeeper__auth__scheme": "digest"}, "zookeeper.auth.scheme and zookeeper.auth.file"),
+        ({"zookeeper__sasl__keytab": "/k"}, "zookeeper.sasl.keytab: it needs zookeeper.sasl.mechanism"),
+        ({"zookeeper__sasl__mechanism": "PLAIN"}, "zookeeper.sasl.mechanism: expected one of DIGEST-MD5, GSSAPI"),
+        (
+            {"zookeeper__sasl__mechanism": "DIGEST-MD5", "zookeeper__sasl__username": "u"},
+            "zookeeper.sasl.password.file: DIGEST-MD5 needs one password",
+        ),
+        ({"zookeeper__ssl__truststore__location": "/s"}, "zookeeper.ssl.truststore.location: a file of type JKS"),
+        ({"zookeeper": "z:1", "identities": "/x"}, "identities: it is for a cluster without ZooKeeper"),
+        ({"zookeeper.connect": "z:1", "identities": "/x"}, "identities: it is for a cluster without ZooKeeper"),
         ({"brokerVersion": "0.7"}, "brokerVersion: expected auto or a release"),
         ({"minPartitions": "0"}, "minPartitions: expected a whole number from 1 on, got '0'"),
         ({"minPartitions": "9" * 5000}, "minPartitions: expected a whole number"),
@@ -175,7 +270,10 @@ def test_options_travel_to_executors() -> None:
         ({"endingOffsets": "earliest"}, "endingOffsets: a batch that ends with the earliest"),
         ({"endingOffsets": '{"a": {"0": -2}}'}, "endingOffsets: a batch that ends with the earliest"),
         ({"startingOffsets": '{"a": {"0": -3}}'}, "startingOffsets: a/0: expected a number from -2 on, got -3"),
-        ({"startingOffsets": "group:g"}, "startingOffsets: group:g is kept in ZooKeeper"),
+        (
+            {"startingOffsets": "group:g", "groupPositionsIn": "zookeeper"},
+            "startingOffsets: group:g: its positions in ZooKeeper are asked for; give the option zookeeper",
+        ),
         ({"zookeeper": "z:1", "startingOffsets": "group:"}, "startingOffsets: 'group:': expected group:<name>"),
         ({"startingOffsetsByTimestampStrategy": "x"}, "startingOffsetsByTimestampStrategy: expected error or latest"),
         ({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger: a batch has no triggers"),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumerd.errors import ConfigError, OffsetError, OffsetOutOfRange
-from consumerd.model import LogRange, TopicPartition
+from consumerd.model import BrokerId, LogRange, PartitionKey, TopicPartition
 from consumerd.spark.datasource.planning import Lost, OffsetRange, divide_ranges, fit_ranges, limit_ranges, plan_ranges
 
 T0, T1, T2 = (TopicPartition.modern("t", number) for number in range(3))
@@ -53,6 +53,42 @@ def test_parts_are_the_whole(ranges: list[OffsetRange], min_partitions: int | No
         assert all(len(part) <= most for part in parts)
     if min_partitions is not None:
         assert len(parts) >= min(min_partitions, sum(map(len, ranges)))
+
+
+L0, L1 = (TopicPartition("t", PartitionKey(number, BrokerId(0))) for number in range(2))
+
+
+@given(
+    st.sets(st.integers(1, 99), max_size=8),
+    st.none() | st.integers(1, 20),
+    st.none() | st.integers(1, 200),
+)
+def test_ranges_of_kafka_0_7_are_divided_at_segments_alone(
+    segments: set[int], min_partitions: int | None, most: int | None
+) -> None:
+    """As far as there are any: another offset may be inside of a message."""
+    ranges = [of(L0, 10, 90), of(L1, 5, 20), of(T0, 0, 10)]
+    known = {L0: sorted(segments)}
+    parts = divide_ranges(ranges, min_partitions=min_partitions, max_records=most, segments=known)
+    first = [part for part in parts if part.partition == L0]
+    inner = {one for one in segments if 10 < one < 90}
+    assert {part.start for part in first} <= {10} | inner
+    assert [part.end for part in first] == [*(part.start for part in first[1:]), 90]
+    assert [of(L1, 5, 20)] == [part for part in parts if part.partition == L1]
+    assert len(parts) >= min(min_partitions or 3, len(inner) + 1 + 1 + 10)
+    assert len(first) >= min(-(-80 // (most or 80)), len(inner) + 1)
+
+
+def test_parts_of_kafka_0_7_are_as_even_as_segments_allow() -> None:
+    """The segment nearest to an even share, if it leaves enough for the other parts."""
+    segments = {L0: [0, 300, 600, 990, 1000]}
+    assert divide_ranges([of(L0, 0, 1000)], min_partitions=2, segments=segments) == [of(L0, 0, 600), of(L0, 600, 1000)]
+    assert [part.start for part in divide_ranges([of(L0, 0, 1000)], max_records=1, segments=segments)] == [
+        0,
+        300,
+        600,
+        990,
+    ]
 
 
 def test_the_largest_ranges_are_divided_first() -> None:

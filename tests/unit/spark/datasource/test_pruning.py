@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from consumerd.model import TopicPartition
+from consumerd.model import BrokerId, PartitionKey, TopicPartition
 from consumerd.spark.datasource.planning import OffsetRange
 from consumerd.spark.datasource.pruning import begin_later, find_wanted
 
@@ -150,3 +150,19 @@ def test_ranges_begin_where_their_times_do() -> None:
     assert [str(one) for one in begin_later(RANGES, first)] == ["a/0 [7, 20)", "b/3 [0, 10)"]
     assert begin_later(RANGES[:1], {RANGES[0].partition: 1}) == RANGES[:1]
     assert begin_later(RANGES[:1], {RANGES[0].partition: 20}) == []
+
+
+def test_ranges_of_kafka_0_7_begin_with_a_message_whatever_a_filter_says() -> None:
+    """An offset of a filter may be inside of one. Filters on brokers leave partitions out, but none of later releases."""
+    ranges = [
+        OffsetRange(
+            partition=TopicPartition("a", PartitionKey(0, None if broker is None else BrokerId(broker))),
+            start=5,
+            end=20,
+        )
+        for broker in (0, 1, None)
+    ]
+    between = [GreaterThan(("offset",), 7), LessThan(("offset",), 12)]
+
+    assert [str(one) for one in find_wanted(between).clip(ranges)] == ["a/0-0 [5, 12)", "a/1-0 [5, 12)", "a/0 [8, 12)"]
+    assert [str(one) for one in find_wanted([EqualTo(("broker",), 1)]).clip(ranges)] == ["a/1-0 [5, 20)", "a/0 [5, 20)"]

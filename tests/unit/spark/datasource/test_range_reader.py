@@ -22,6 +22,7 @@ from consumerd.spark.datasource.planning import Lost, OffsetRange
 from consumerd.spark.datasource.reading import MessageTooLarge, RangeReader, ReadTask
 from tests.support.fake_broker import FakeCluster
 from tests.support.fetching_in_memory import fetching_from
+from tests.support.legacy_peer import LegacyCluster, LegacyLog, encode_messages, legacy_partition
 from tests.support.record_sets import RecordSpec, batch
 from tests.support.virtual_time import run
 
@@ -243,5 +244,28 @@ def test_corrupt_records_name_their_offset() -> None:
             with pytest.raises(CorruptMessageError, match="orders/3") as caught:
                 await reader.next()
             assert caught.value.offset == 0
+
+    run(scenario())
+
+
+def test_an_end_that_brokers_of_kafka_0_7_have_lost_is_told_before_the_time_limit() -> None:
+    """A wiped broker begins at 0 again. Its responses are empty, and have no high watermark that would tell."""
+    partition = legacy_partition("orders", 0)
+    cluster, start = LegacyCluster(), 2 * len(encode_messages([b"v"]))
+    cluster.peers[0].logs["orders", 0] = LegacyLog(encode_messages([b"v", b"v"]))
+    task = ReadTask(
+        range=OffsetRange(partition=partition, start=start, end=1000),
+        cluster=ClusterAddress(client_id="consumerd-spark", bootstrap="nowhere:1"),
+        fetch=FetchOptions(patience_s=60),
+    )
+
+    async def scenario() -> None:
+        async with cluster.reading(partition) as (fetcher, ranges):
+            feed = fetcher.feed(partition, start, 1000)
+            reader = RangeReader(task, feed, ranges, report=lambda _: None, explain=lambda: "nobody knows")
+            with pytest.raises(OffsetOutOfRange, match=rf"^orders/0-0: offset {start} is outside"):
+                await reader.next()
+            reader.close()
+        assert asyncio.get_running_loop().time() < 60
 
     run(scenario())

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gzip
 from array import array
 from datetime import UTC, datetime
 
@@ -11,13 +12,17 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 
 from consumerd.errors import CorruptMessageError  # noqa: E402
-from consumerd.model import TopicPartition  # noqa: E402
-from consumerd.spark.datasource.schema import RowMaker, arrow_schema, ddl  # noqa: E402
+from consumerd.model import BrokerId, PartitionKey, TopicPartition  # noqa: E402
+from consumerd.spark.datasource.schema import ReaderColumns, RowMaker, arrow_schema, ddl  # noqa: E402
+from consumerd.wire.compression import Codec  # noqa: E402
+from consumerd.wire.legacy.message_set import decode_message_set  # noqa: E402
+from consumerd.wire.legacy.stored_message import encode_message  # noqa: E402
 from consumerd.wire.modern.record_set import decode_record_set  # noqa: E402
-from consumerd.wire.records import RecordBatch, empty_batch  # noqa: E402
+from consumerd.wire.records import Limits, RecordBatch, empty_batch  # noqa: E402
 from tests.support.record_sets import RecordSpec, batch, message  # noqa: E402
 
 P = TopicPartition.modern("orders", 3)
+WITH_HEADERS = ReaderColumns(include_headers=True)
 
 
 def decode(data: bytes) -> RecordBatch:
@@ -31,8 +36,8 @@ def test_rows_of_a_batch_have_every_column() -> None:
         RecordSpec(delta=1, timestamp_delta=2, key=None, value=None),
         RecordSpec(delta=2, timestamp_delta=3, key=b"", value=b""),
     ]
-    rows = RowMaker("orders", 3, include_headers=True).make(decode(batch(0, specs, base_timestamp=1_000)))
-    assert rows.schema == arrow_schema(include_headers=True)
+    rows = RowMaker(P, WITH_HEADERS).make(decode(batch(0, specs, base_timestamp=1_000)))
+    assert rows.schema == arrow_schema(WITH_HEADERS)
     base = {"topic": "orders", "partition": 3, "timestampType": 0}
     assert rows.to_pylist() == [
         base | {
@@ -46,9 +51,30 @@ def test_rows_of_a_batch_have_every_column() -> None:
     ]  # fmt: skip
 
 
+def test_what_identifies_a_record_of_kafka_0_7_is_in_its_row() -> None:
+    """Records of a compressed message share its offset and the next one; broker and number are two columns."""
+    plain = encode_message(b"a", magic=1)
+    data = plain + encode_message(gzip.compress(plain + plain), magic=1, codec=Codec.GZIP)
+    legacy = TopicPartition("orders", PartitionKey(3, BrokerId(7)))
+    decoded = decode_message_set(data, partition=legacy, start=100, limits=Limits())
+    columns = ReaderColumns(include_broker=True)
+    rows = RowMaker(legacy, columns).make(decoded)
+    assert rows.schema == arrow_schema(columns)
+    inner, end = 100 + len(plain), 100 + len(data)
+    found = [
+        tuple(row[name] for name in ("partition", "broker", "offset", "index", "next_offset"))
+        for row in rows.to_pylist()
+    ]
+    assert found == [(3, 7, 100, 0, inner), (3, 7, inner, 0, end), (3, 7, inner, 1, end)]
+    assert {(row["key"], row["value"], row["timestampType"]) for row in rows.to_pylist()} == {(None, b"a", -1)}
+
+    (row,) = RowMaker(P, columns).make(decode(message(5, b"v", magic=0))).to_pylist()
+    assert (row["broker"], row["offset"], row["index"], row["next_offset"]) == (None, 5, 0, 6)
+
+
 def test_messages_without_a_time_are_as_in_sparks_source() -> None:
     """Timestamp and type -1, for what was written up to 0.9."""
-    (row,) = RowMaker("orders", 3, include_headers=False).make(decode(message(0, b"v", magic=0))).to_pylist()
+    (row,) = RowMaker(P).make(decode(message(0, b"v", magic=0))).to_pylist()
     assert row["timestampType"] == -1
     assert row["timestamp"] == datetime(1969, 12, 31, 23, 59, 59, 999000, tzinfo=UTC)
     assert "headers" not in row
@@ -57,9 +83,7 @@ def test_messages_without_a_time_are_as_in_sparks_source() -> None:
 @pytest.mark.parametrize("time", [1_700_000_000_000_000_000, 2**63 - 1, -(2**63), 2**63 // 1000 + 1])
 def test_times_that_spark_cannot_hold_are_null(time: int) -> None:
     """A producer that counts nanoseconds; multiplied, they would be of the year 93851, and look like times."""
-    (row,) = (
-        RowMaker("orders", 3, include_headers=False).make(decode(message(0, b"v", magic=1, timestamp=time))).to_pylist()
-    )
+    (row,) = RowMaker(P).make(decode(message(0, b"v", magic=1, timestamp=time))).to_pylist()
     assert row["timestamp"] is None
 
 
@@ -67,13 +91,13 @@ def test_times_up_to_the_last_that_spark_can_hold_are_kept() -> None:
     """They are the record's own word."""
     times = [2**63 // 1000 - 1, -(2**63 // 1000) + 1, 1_700_000_000_000_000]
     for time in times:
-        rows = RowMaker("orders", 3, include_headers=False).make(decode(message(0, b"v", magic=1, timestamp=time)))
+        rows = RowMaker(P).make(decode(message(0, b"v", magic=1, timestamp=time)))
         assert [time * 1000] == rows.column("timestamp").cast(pa.int64()).to_pylist()
 
 
 def test_batches_of_any_size_one_after_the_other() -> None:
     """Columns that are constant are made once, and again for a larger batch."""
-    maker = RowMaker("orders", 3, include_headers=True)
+    maker = RowMaker(P, WITH_HEADERS)
     for count in (1, 3000, 2, 5000, 0):
         rows = maker.make(
             decode(batch(0, [RecordSpec(delta=at, value=b"") for at in range(count)]))
@@ -95,7 +119,7 @@ def test_headers_that_cannot_be_read_are_said() -> None:
         header_starts=array("q", [0]), header_ends=array("q", [2]),
     )  # fmt: skip
     with pytest.raises(CorruptMessageError):
-        RowMaker("orders", 3, include_headers=True).make(broken)
+        RowMaker(P, WITH_HEADERS).make(broken)
 
 
 def test_the_types_are_those_that_spark_derives() -> None:
@@ -110,6 +134,6 @@ def test_the_types_are_those_that_spark_derives() -> None:
         .add("offset", "long").add("timestamp", "timestamp").add("timestampType", "integer")
         .add("headers", types.ArrayType(header))
     )  # fmt: skip
-    assert to_arrow_schema(derived, timezone="UTC").equals(arrow_schema(include_headers=True))
-    names = [column.split()[0] for column in ddl(include_headers=False).split(", ")]
-    assert names == arrow_schema(include_headers=False).names
+    assert to_arrow_schema(derived, timezone="UTC").equals(arrow_schema(WITH_HEADERS))
+    names = [column.split()[0] for column in ddl(ReaderColumns()).split(", ")]
+    assert names == arrow_schema(ReaderColumns()).names

@@ -9,7 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from consumerd.errors import OffsetOutOfRange
-from consumerd.model import LogRange, TopicPartition
+from consumerd.model import BrokerId, LogRange, PartitionKey, TopicPartition
+from consumerd.spark.datasource.planning import OffsetRange
 from consumerd.spark.datasource.triggers import plan_trigger, ranges_between
 
 A, B, C = (TopicPartition.modern("orders", number) for number in range(3))
@@ -143,3 +144,28 @@ def test_triggers_come_to_the_ends_of_logs_and_read_each_offset_once(
         one: list(range(max(begun[one], log.earliest), log.latest)) if begun[one] <= log.latest else []
         for one, log in logs.items()
     } == read
+
+
+L0, L1 = (TopicPartition("orders", PartitionKey(0, BrokerId(broker))) for broker in range(2))
+
+
+def test_ends_that_a_limit_puts_into_messages_of_kafka_0_7_are_told() -> None:
+    """Whoever reads the log moves them. One that is not cut ends with the log, and so with a message."""
+    plan = plan_trigger(
+        {L0: 100, L1: 0, A: 0}, {L0: LogRange(0, 900), L1: LogRange(0, 1), A: LogRange(0, 900)}, most=50
+    )
+
+    assert plan.cuts == (OffsetRange(partition=L0, start=100, end=900),)
+    assert 100 < plan.end[L0] < 900
+    assert plan.end[L1] == 1
+    assert plan_trigger({L0: 100}, {L0: LogRange(0, 900)}).cuts == ()
+
+
+def test_a_partition_of_kafka_0_7_that_is_missing_is_away_and_keeps_its_offset() -> None:
+    """It comes back with its broker. Counted as deleted, it would be read from its beginning then."""
+    plan = plan_trigger({L0: 5, L1: 7}, {L0: LogRange(0, 9)})
+
+    assert plan.end == {L0: 9, L1: 7}
+    assert (plan.away, plan.losses) == ((L1,), ())
+    remade = plan_trigger({L1: 7}, {}, remade=["orders"])
+    assert (remade.away, len(remade.losses)) == ((), 1)

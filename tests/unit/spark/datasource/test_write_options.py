@@ -25,6 +25,13 @@ def test_addresses_and_a_topic_are_enough() -> None:
     assert found.settings.acks == -1
 
 
+def test_a_record_of_identities_stays_with_the_driver() -> None:
+    """Executors open the cluster to write, and do not have the file."""
+    found = parse_write_options({**WHERE, "identities": "/none.json"})
+
+    assert found == parse_write_options(WHERE)
+
+
 def test_settings_of_javas_producer_count_in_their_units() -> None:
     """A job moves over with the options that it has, whatever their case."""
     found = parse_write_options(

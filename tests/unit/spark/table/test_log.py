@@ -258,7 +258,7 @@ def test_log_is_bounded_however_often_jobs_run(tmp_path: Path, monkeypatch: pyte
     """A stream commits every second."""
     log = make_table(tmp_path / "table").log
     monkeypatch.setattr(table_log, "CHECKPOINT_EVERY", 5)
-    monkeypatch.setattr(table_log, "MOST_COMMITS", 8)
+    monkeypatch.setattr(table_log, "MAX_COMMITS", 8)
     for n in range(1, 41):
         publish(log, make_commit(n))
         log.expire(0)

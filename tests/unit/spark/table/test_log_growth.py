@@ -19,7 +19,7 @@ from consumerd.spark.table.actions import encode_commit
 from consumerd.spark.table.attempts import StagedCommit
 from consumerd.spark.table.commit import LOG_FOLDER, DataFile, Operation, TableCommit, checkpoint_name, commit_name
 from consumerd.spark.table.errors import VersionVacuumed
-from consumerd.spark.table.log import MOST_COMMITS
+from consumerd.spark.table.log import MAX_COMMITS
 from consumerd.spark.table.transaction import Table, create_table, open_table
 from tests.support.faulty_files import MemoryFileSystem
 from tests.support.tables import SCHEMA, NoLock
@@ -119,14 +119,14 @@ def check_version(table: Table, wanted: int | None) -> None:
 def test_log_that_nobody_vacuums_is_bounded() -> None:
     """A stream commits every second for years, and no job vacuums its table."""
     files = CountingFileSystem()
-    newest = MOST_COMMITS + 2249
+    newest = MAX_COMMITS + 2249
     table = grow(files, range(1, newest + 1), publish_each=250)
 
     oldest = table.log.oldest()
     names = files.names(LOG)
     checkpoints = [name for name in names if name.endswith(".checkpoint.parquet")]
     assert oldest == 2000
-    assert len(names) <= MOST_COMMITS + 1000 + 250 + len(checkpoints)
+    assert len(names) <= MAX_COMMITS + 1000 + 250 + len(checkpoints)
     assert len(checkpoints) <= 3 + 11
     assert sum(files.size_and_mtime(LOG / name)[0] for name in names) < 50_000_000
 
@@ -215,8 +215,8 @@ def test_log_never_begins_with_a_damaged_checkpoint(place: str) -> None:
 
 def test_commit_removes_a_limited_part_of_a_log_that_was_never_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first commit into a table of a million commits must not take minutes."""
-    monkeypatch.setattr(table_log, "MOST_COMMITS", 100)
-    monkeypatch.setattr(table_log, "_EXPIRED_BY_COMMIT", 400)
+    monkeypatch.setattr(table_log, "MAX_COMMITS", 100)
+    monkeypatch.setattr(table_log, "_MAX_EXPIRED_BY_COMMIT", 400)
     monkeypatch.setattr(log_files, "KEEP_ONE_IN", 200)
     files = CountingFileSystem()
     table = grow(files, range(1, 1200), publish_each=10_000)

@@ -103,7 +103,7 @@ def test_bounds_of_times_that_no_calendar_of_pythons_has(tmp_path: Path) -> None
 
 def test_files_open_at_once_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A producer whose clock is wrong makes as many days as it likes."""
-    monkeypatch.setattr(parquet_files, "MOST_OPEN", 3)
+    monkeypatch.setattr(parquet_files, "MAX_OPEN_FILES", 3)
     writer = make_writer(tmp_path)
     for turn in range(2):
         for day in range(1, 9):
@@ -149,9 +149,9 @@ def test_days_in_no_order_give_one_file_each(tmp_path: Path) -> None:
 @pytest.mark.parametrize("days", [30, 200])
 def test_days_in_no_order_take_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int) -> None:
     """Many days go into spills; of a few days the largest writes a row group."""
-    monkeypatch.setattr(parquet_files, "HELD_BYTES", 1 << 20)
+    monkeypatch.setattr(parquet_files, "MAX_COLLECTED_BYTES", 1 << 20)
     monkeypatch.setattr(parquet_files, "WINDOW_BYTES", 1 << 18)
-    monkeypatch.setattr(parquet_files, "BATCH_BYTES", 0)
+    monkeypatch.setattr(parquet_files, "BATCH_OVERHEAD_BYTES", 0)
     writer = make_writer(tmp_path)
     before, most = pa.total_allocated_bytes(), 0
     for batch in days_in_no_order(40_000, days):
@@ -170,13 +170,13 @@ def test_days_in_no_order_take_bounded_memory(tmp_path: Path, monkeypatch: pytes
 
 def test_tiny_batches_count_with_what_they_take_besides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch of one row takes kilobytes besides its values."""
-    monkeypatch.setattr(parquet_files, "HELD_BYTES", 40 * parquet_files.BATCH_BYTES)
+    monkeypatch.setattr(parquet_files, "MAX_COLLECTED_BYTES", 40 * parquet_files.BATCH_OVERHEAD_BYTES)
     writer = make_writer(tmp_path)
     for number in range(100):
         writer.append_part(("orders", f"day-{number % 50}"), make_rows([number]).select(["offset", "value"]))
 
     assert len(list(tmp_path.rglob("*.spill"))) == 2
-    writer.abort()
+    writer.close()
     assert list(tmp_path.rglob("*.spill")) == []
 
 
@@ -184,7 +184,7 @@ def test_aborted_writer_has_no_files_to_tell_of(tmp_path: Path) -> None:
     """What it wrote stays in staging, which goes as a whole."""
     writer = make_writer(tmp_path)
     writer.append(make_rows([1]))
-    writer.abort()
+    writer.close()
 
     assert writer.finish() == []
 
