@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``consumerd`` and ``python -m consumerd``: installs signal handlers, then loads the rest.
+"""``consumerd`` and ``python -m consumerd``: installs signal handlers, then loads all other modules.
 
-The first process of a container does not receive SIGTERM at all without a handler for it. Loading the modules takes
+The first process of a container receives SIGTERM only if it has a handler for this signal. Loading the modules takes
 most of a second, in which an orchestrator may stop the container.
 """
 

@@ -7,10 +7,10 @@ import gc
 
 
 def keep_loaded() -> None:
-    """Exclude all present objects from garbage collection: modules, classes, settings.
+    """Exclude all objects that exist now from garbage collection.
 
-    They live as long as the process, and each pass over them takes 40 to 70 ms, during which the event loop stands
-    still.
+    Modules, classes and settings live as long as the process. Each full collection over them takes 40 to 70 ms, during
+    which the event loop stands still.
     """
     gc.collect()
     gc.freeze()

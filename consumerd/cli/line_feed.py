@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of a file, a pipe or a terminal, read in a thread so that the event loop goes on.
+"""Lines of a file, a pipe or a terminal, read in a thread.
 
-A thread of its own rather than the loop's: one that waits for a terminal cannot be interrupted, and the process must be able to
-end all the same. It reads ahead by a few chunks at most.
+A thread keeps the event loop free while a read blocks. It is not one of the loop's default executor: the process could
+not exit before those threads end, and a thread that waits for a terminal cannot be interrupted. The thread reads ahead
+by a few chunks at most.
 """
 
 from __future__ import annotations
@@ -22,9 +23,13 @@ _CHUNKS_AHEAD: Final = 4
 
 
 class LineFeed:
-    """Lines, without their ends (``\\n``), of what a file descriptor gives; the last one needs no end.
+    r"""Reads the lines of a file descriptor, without their line ends (``\n``).
 
-    ``longest`` bounds a line, in bytes.
+    The last line needs no line end.
+
+    Args:
+        descriptor: File descriptor to read.
+        longest: Length limit of a line, in bytes.
     """
 
     def __init__(self, descriptor: int, *, longest: int) -> None:
@@ -37,17 +42,20 @@ class LineFeed:
         self.read_lines = 0
 
     def stop(self) -> None:
-        """Read no more: :meth:`lines` ends with what was read, but for a line that has not ended."""
+        """Stop reading: :meth:`lines` ends with what was read.
+
+        A line that has not ended is left out.
+        """
         self._stopped = True
         self._arrived.set()
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """Iterate over the lines. Unbounded, as its source is; ends by :meth:`stop`.
+        """Iterate over the lines, without a timeout, until the end of the input or :meth:`stop`.
 
-        Raises ConfigError for a line that is too long, and what cannot be read.
+        Raises ConfigError if a line is too long or reading fails.
         """
         loop = asyncio.get_running_loop()
-        # of its own: a thread that still reads when the caller's is closed would read from whatever gets its number next
+        # a descriptor of its own: after the caller's is closed, the thread would read from the next file of that number
         descriptor = os.dup(self._descriptor)
         threading.Thread(target=self._read, args=(loop, descriptor), name="read lines", daemon=True).start()
         rest = b""
@@ -73,14 +81,17 @@ class LineFeed:
             self._end()
 
     def _end(self) -> None:
-        """Have the thread end, which may wait for room."""
+        """Make the reading thread end, even if it waits for space in the queue."""
         self._stopped = True
         with contextlib.suppress(queue.Empty):
             while True:
                 self._chunks.get_nowait()
 
     async def _next(self) -> bytes | OSError | None:
-        """Return the next chunk, empty at the end; None when it was stopped and nothing more is there."""
+        """Return the next chunk, empty at the end.
+
+        None if it was stopped and nothing more is there.
+        """
         while True:
             self._arrived.clear()
             with contextlib.suppress(queue.Empty):
@@ -98,7 +109,7 @@ class LineFeed:
                 except OSError as error:
                     chunk = error
                 self._chunks.put(chunk)
-                with contextlib.suppress(RuntimeError):  # the loop has ended: nobody wants it any more
+                with contextlib.suppress(RuntimeError):  # the loop has ended
                     loop.call_soon_threadsafe(self._arrived.set)
         finally:
             os.close(descriptor)

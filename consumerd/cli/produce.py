@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``consumerd produce``: lines into a topic."""
+"""``consumerd produce``: writes lines of text to a topic, as records."""
 
 from __future__ import annotations
 
@@ -20,24 +20,32 @@ from typing import Final
 from consumerd.admin.inspection import inspect
 from consumerd.aio.timeouts import timeout
 from consumerd.cli.line_feed import LineFeed
-from consumerd.cli.options import add_settings_options, count, inspection_settings, positive_seconds, seconds
+from consumerd.cli.options import add_settings_options, inspection_settings, positive_seconds, seconds
+from consumerd.cli.produce_legacy import add_legacy_options, open_legacy_producer, refuse_legacy_options
 from consumerd.cli.produce_progress import State, show_progress
 from consumerd.client.accumulator import Written
 from consumerd.client.opening import open_producer, run_producer
 from consumerd.client.partitioner import PARTITIONERS, make_line_partitioner
 from consumerd.client.producer import Producer
 from consumerd.client.producer_hooks import ProducerHooks
-from consumerd.client.producer_settings import ProducerSettings
+from consumerd.client.producer_settings import ACKS_BY_NAME, ProducerSettings
 from consumerd.cluster.view import Broker
-from consumerd.errors import ConfigError, ConnectionLost, ConsumerdError, DeliveryTimedOut, TopicMissing
-from consumerd.model import TopicPartition
+from consumerd.errors import (
+    ConfigError,
+    ConnectionLost,
+    ConsumerdError,
+    CoordinationError,
+    DeliveryTimedOut,
+    TopicMissing,
+)
+from consumerd.model import Generation, PartitionKey, TopicPartition
 from consumerd.telemetry.wording import counted
 from consumerd.wire.compression import Codec
-from consumerd.wire.modern.building import NewRecord
-from consumerd.wire.modern.produce import ACKS_ALL
-from consumerd.wire.records import Headers
+from consumerd.wire.record_fields import Headers
+from consumerd.wire.records import NewRecord
 
 _TIMEOUT_S: Final = 30.0
+_PARTITIONER: Final = "murmur2"
 _SHOWN_FAILURES: Final = 3
 
 _EXAMPLES: Final = """\
@@ -48,21 +56,31 @@ examples:
                                                           the second one is a tombstone
   consumerd produce orders --bootstrap localhost:9092     line by line from the terminal, until Ctrl-D
 
-With a key, --partitioner murmur2 chooses as Java's producer since 0.8.2 does, java-hash as the Scala producer before it, with
-ByteArrayPartitioner. Without a key, murmur2 sends 100 lines to one partition, then 100 to the next, so that `seq 1000` reaches
-several; java-hash stays at one for ten minutes, as the Scala producer does; round-robin changes with each line. A topic that is not there is made by brokers with auto.create.topics.enable.
+With a key, --partitioner murmur2 chooses as Java's producer since 0.8.2 does, java-hash as the Scala producer
+before it, with ByteArrayPartitioner. Without a key, murmur2 sends 100 lines to one partition, then 100 to the
+next, so that `seq 1000` reaches several; java-hash stays at one for ten minutes, as the Scala producer does;
+round-robin changes with each line. A topic that is not there is made by brokers with auto.create.topics.enable.
 
-Reading stops at the first record that is not written. Ctrl-C stops reading and writes what was read; a second one gives that up.
-exit codes: 0 all acknowledged (with --acks 0: sent), 1 something was not, 2 configuration or input, 3 no broker or ZooKeeper was
-reached, 130 ended by Ctrl-C with all that was read acknowledged
+With Kafka 0.6 and 0.7 (-z, never --bootstrap), records without a key go to random partitions, and java-hash is
+the default for those with one. Keys are not stored. Brokers do not tell what they have stored: records are
+counted as sent. With --acks 1 or all, the broker has also worked on them.
+
+Reading stops at the first record that is not written. Ctrl-C stops reading and writes what was read; a second
+one gives that up.
+exit codes: 0 all acknowledged (with --acks 0: sent), 1 something was not, 2 configuration or input, 3 no broker
+or ZooKeeper was reached, 130 ended by Ctrl-C with all that was read acknowledged
 """
 
 
 def add_produce_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add ``produce`` to the parser."""
-    parser = commands.add_parser("produce", help="write lines to a topic", epilog=_EXAMPLES)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.description = "Write each line of stdin or a file to a topic, as a record's value, or as key and value."
+    """Add the command ``consumerd produce`` to the parser."""
+    parser = commands.add_parser(
+        "produce",
+        help="write lines to a topic",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Write each line of stdin or a file to a topic, as a record's value, or as key and value.",
+    )
     parser.add_argument("topic")
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
@@ -82,8 +100,10 @@ def add_produce_command(commands: argparse._SubParsersAction[argparse.ArgumentPa
         "--header", action="append", default=[], type=_header, metavar="NAME=VALUE",
         help="a header of every record; may be repeated (brokers of 0.11 or later)",
     )  # fmt: skip
-    lines.add_argument("--partition", type=count, metavar="N", help="all into this partition")
-    lines.add_argument("--partitioner", choices=list(PARTITIONERS), default="murmur2", help="who chooses (murmur2)")
+    lines.add_argument(
+        "--partition", type=_partition, metavar="N", help="all into this partition; BROKER-N with Kafka 0.6 and 0.7"
+    )
+    lines.add_argument("--partitioner", choices=list(PARTITIONERS), help="who chooses (murmur2)")
 
     how = parser.add_argument_group("how")
     how.add_argument(
@@ -102,6 +122,7 @@ def add_produce_command(commands: argparse._SubParsersAction[argparse.ArgumentPa
         help=f"give up on the cluster, on the topic, and on a record after this long ({_TIMEOUT_S:g})",
     )  # fmt: skip
     how.add_argument("--quiet", action="store_true", help="no progress and no summary, only what is wrong")
+    add_legacy_options(parser)
     parser.set_defaults(command=produce)
 
 
@@ -109,6 +130,13 @@ def _separator(text: str) -> bytes:
     if not text:
         raise argparse.ArgumentTypeError("expected some text")
     return text.encode().replace(b"\\t", b"\t")
+
+
+def _partition(text: str) -> PartitionKey:
+    try:
+        return PartitionKey.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _header(text: str) -> tuple[str, bytes]:
@@ -119,24 +147,31 @@ def _header(text: str) -> tuple[str, bytes]:
 
 
 class Tally(ProducerHooks):
-    """What became of records; ``failed_first`` is called at the first one that was not written."""
+    """Counts the records that ``consumerd produce`` has written, and those that failed.
+
+    Args:
+        failed_first: Called once, when the first record has failed.
+    """
 
     def __init__(self, failed_first: Callable[[], None]) -> None:
         self._failed_first = failed_first
         self.acknowledged = 0
         self.acknowledged_bytes = 0
-        self.partitions: Counter[int] = Counter()
+        self.sent_only = False
+        """True if brokers do not tell whether records are stored."""
+        self.partitions: Counter[PartitionKey] = Counter()
         self.failed = 0
         self.failures: list[ConsumerdError] = []
 
     def after_sending(
         self, partition: TopicPartition, records: Sequence[NewRecord], outcome: Written | ConsumerdError
     ) -> None:
-        """Count, and keep the first failures."""
+        """Count the records of a batch by its outcome, and keep the first few errors."""
         if isinstance(outcome, Written):
             self.acknowledged += len(records)
             self.acknowledged_bytes += sum(len(one.key or b"") + len(one.value or b"") for one in records)
-            self.partitions[partition.partition.number] += len(records)
+            self.partitions[partition.partition] += len(records)
+            self.sent_only = self.sent_only or outcome.base_offset is None
         else:
             if not self.failed:
                 self._failed_first()
@@ -175,9 +210,12 @@ class _Signals:
 
 
 async def produce(args: argparse.Namespace) -> int:
-    """Write lines until there are no more."""
+    """Run ``consumerd produce``: write each line of a file or stdin to a topic.
+
+    Returns the exit code: 0 if all records were written, 128 plus the signal's number after a signal.
+    """
     settings = ProducerSettings(
-        acks=ACKS_ALL if args.acks == "all" else int(args.acks),
+        acks=ACKS_BY_NAME[args.acks],
         codec=Codec[args.codec.upper()],
         linger_s=args.linger,
         max_block_s=args.timeout,
@@ -244,14 +282,21 @@ def _size_of(descriptor: int) -> int | None:
 
 @asynccontextmanager
 async def _open(args: argparse.Namespace, settings: ProducerSettings, hooks: ProducerHooks) -> AsyncIterator[Producer]:
-    partitioner = make_line_partitioner(args.partitioner, random.random, time.monotonic)
+    partitioner = make_line_partitioner(args.partitioner or _PARTITIONER, random.random, time.monotonic)
     if args.bootstrap is not None:
+        refuse_legacy_options(args)
         async with open_producer(args.bootstrap, settings=settings, partitioner=partitioner, hooks=hooks) as producer:
             yield producer
         return
-    async with inspect(inspection_settings(args, group=False), args.timeout) as access:
+    async with inspect(inspection_settings(args), args.timeout, await_broker=True) as access:
         async with timeout(args.timeout):
             await access.directory.views.wait(lambda view: bool(view.brokers))
+
+        if access.layout.generation is Generation.LEGACY:
+            async with open_legacy_producer(args, access.zk, access.pool, settings, hooks) as producer:
+                yield producer
+            return
+        refuse_legacy_options(args)
 
         def known() -> Collection[Broker]:
             return access.directory.view.brokers.values()
@@ -259,6 +304,7 @@ async def _open(args: argparse.Namespace, settings: ProducerSettings, hooks: Pro
         async with run_producer(
             access.pool,
             known,
+            principal=access.cluster.address.principal,
             settings=settings,
             partitioner=partitioner,
             hooks=hooks,
@@ -267,7 +313,10 @@ async def _open(args: argparse.Namespace, settings: ProducerSettings, hooks: Pro
 
 
 async def _write(producer: Producer, feed: LineFeed, args: argparse.Namespace) -> None:
-    """Buffer every line, as fast as there is room. Raises ConfigError for a line without a key, and what ``enqueue`` raises."""
+    """Buffer every line, waiting while the producer's buffer is full.
+
+    Raises ConfigError for a line without a key, and the errors of ``enqueue``.
+    """
     null = None if args.null_value is None else args.null_value.encode()
     headers: Headers = tuple(args.header)
     separator: bytes | None = args.key_separator
@@ -284,7 +333,7 @@ async def _write(producer: Producer, feed: LineFeed, args: argparse.Namespace) -
 
 
 def _summarize(args: argparse.Namespace, tally: Tally, feed: LineFeed) -> str:
-    what = "sent" if args.acks == "0" else "acknowledged"
+    what = "sent" if args.acks == "0" or tally.sent_only else "acknowledged"
     where = f"{counted(len(tally.partitions), 'partition')} of {args.topic}"
     text = f"{counted(tally.acknowledged, 'record')} {what}, {tally.acknowledged_bytes} bytes in {where}"
     if tally.failed:
@@ -304,5 +353,7 @@ def _judge(tally: Tally, failure: ConsumerdError | None, signal_number: int | No
 
 
 def _unreached(failure: ConsumerdError | None) -> bool:
-    """Whether the cluster was not there at all."""
-    return isinstance(failure, (TopicMissing, DeliveryTimedOut)) and isinstance(failure.__cause__, ConnectionLost)
+    """Return True if no broker, or not ZooKeeper, was reached at all."""
+    return isinstance(failure, (TopicMissing, DeliveryTimedOut)) and isinstance(
+        failure.__cause__, (ConnectionLost, CoordinationError)
+    )

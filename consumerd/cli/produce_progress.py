@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far ``consumerd produce`` is, on stderr: a line that moves on a terminal, lines now and then elsewhere."""
+"""Progress of ``consumerd produce`` on stderr.
+
+On a terminal it is one line that is updated, elsewhere a new line from time to time.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,14 @@ _LINE_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far it is; ``read_bytes`` of ``total_bytes``, None where nobody knows how much there is."""
+    """Progress of ``consumerd produce`` at one moment.
+
+    Attributes:
+        read_lines: Number of lines of the input that were read.
+        read_bytes: Number of bytes of the input that were read.
+        acknowledged: Number of records that brokers have acknowledged.
+        total_bytes: Size of the input; None if unknown, as of a pipe.
+    """
 
     read_lines: int
     read_bytes: int
@@ -32,7 +42,12 @@ class State:
 
 @asynccontextmanager
 async def show_progress(look: Callable[[], State], *, quiet: bool) -> AsyncIterator[None]:
-    """Show ``look()`` while the block runs."""
+    """Show the progress of ``consumerd produce`` on stderr while the block runs.
+
+    Args:
+        look: Returns the progress of this moment.
+        quiet: True to show nothing.
+    """
     if quiet:
         yield
         return
@@ -47,7 +62,7 @@ async def show_progress(look: Callable[[], State], *, quiet: bool) -> AsyncItera
 
 
 def _make_progress() -> Progress | None:
-    """Return rich's display; None where it is not installed."""
+    """Return rich's display; None if rich is not installed."""
     try:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -78,6 +93,6 @@ async def _print_lines(look: Callable[[], State]) -> None:
     while True:
         await asyncio.sleep(_LINE_S)
         state = look()
-        with contextlib.suppress(OSError):  # nobody reads it
+        with contextlib.suppress(OSError):  # stderr is closed
             sys.stderr.write(f"consumerd: {state.read_lines} lines read, {state.acknowledged} acknowledged\n")
             sys.stderr.flush()

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``consumerd quarantine``: what was passed over, from the files alone; neither daemon nor ZooKeeper is asked."""
+"""``consumerd quarantine``: shows messages and records that a policy has set aside.
+
+Reads only the quarantine's files; needs neither a daemon nor ZooKeeper.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from typing import Final
 
 from consumerd.admin.quarantined import (
     FoundUnit,
-    UnitReading,
     describe_unit,
     dump_bytes,
     find_unit,
@@ -23,6 +25,7 @@ from consumerd.admin.quarantined import (
 )
 from consumerd.cli.options import add_settings_options, count
 from consumerd.cli.tables import print_rows
+from consumerd.client.stored_unit import UnitReading
 from consumerd.config.load import load_settings
 from consumerd.errors import ConfigError
 from consumerd.sinks.quarantine_record import KeptUnit
@@ -35,18 +38,25 @@ _DUMP_BYTES: Final = 512
 
 
 def add_quarantine_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add ``quarantine`` to the parser."""
-    parser = commands.add_parser("quarantine", help="look at records and messages that a policy has passed over")
-    parser.description = (
-        "Look at what `fetch.on_corrupt`, `fetch.on_oversized` or a sink's `on_rejected` has put into quarantine. Reads the "
-        "files alone: neither a daemon nor ZooKeeper is needed."
+    """Add the command ``consumerd quarantine`` to the parser."""
+    parser = commands.add_parser(
+        "quarantine",
+        help="look at records and messages that a policy has passed over",
+        description=(
+            "Look at what `fetch.on_corrupt`, `fetch.on_oversized` or a sink's `on_rejected` has put into quarantine. "
+            "Reads the "
+            "files alone: neither a daemon nor ZooKeeper is needed."
+        ),
     )
     inner = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    listing = inner.add_parser("list", help="list what is kept below quarantine.path")
-    listing.description = (
-        "List quarantined units. Reads the files alone. Exit code 1 if a file cannot be read, or the folder holds "
-        "something else."
+    listing = inner.add_parser(
+        "list",
+        help="list what is kept below quarantine.path",
+        description=(
+            "List quarantined units. Reads the files alone. Exit code 1 if a file cannot be read, or the folder holds "
+            "something else."
+        ),
     )
     _add_path_options(listing)
     listing.add_argument("topic", nargs="?", help="only of this topic")
@@ -54,10 +64,14 @@ def add_quarantine_command(commands: argparse._SubParsersAction[argparse.Argumen
     listing.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")
     listing.set_defaults(command=list_units)
 
-    show = inner.add_parser("show", help="show one unit: what is known of it, its records, its bytes")
-    show.description = (
-        "Show a unit by its file or by a place in the log. Records are read as far as they can be; those that only the "
-        "checksum refuses are shown with a note."
+    show = inner.add_parser(
+        "show",
+        help="show one unit: what is known of it, its records, its bytes",
+        description=(
+            "Show a unit by its file or by a place in the log. Records are read as far as they can be; those that only "
+            "the "
+            "checksum refuses are shown with a note."
+        ),
     )
     show.add_argument("unit", metavar="FILE | TOPIC/PARTITION@OFFSET")
     _add_path_options(show)
@@ -75,7 +89,10 @@ def _add_path_options(parser: argparse.ArgumentParser) -> None:
 
 
 async def list_units(args: argparse.Namespace) -> int:
-    """List units."""
+    """Run ``consumerd quarantine list``: list quarantined messages and record batches.
+
+    Returns the exit code.
+    """
     path = _find_path(args)
     if path is None:
         raise ConfigError("quarantine.path: not set; give --path FOLDER, or a settings file that has it")
@@ -90,7 +107,10 @@ async def list_units(args: argparse.Namespace) -> int:
 
 
 async def show_unit(args: argparse.Namespace) -> int:
-    """Show a unit."""
+    """Run ``consumerd quarantine show``: print a quarantined message or record batch.
+
+    Returns the exit code.
+    """
     path = _find_path(args)
     found = find_unit(path, args.unit)
     readable = [(one, one.kept) for one in found if one.kept is not None]
@@ -106,14 +126,15 @@ async def show_unit(args: argparse.Namespace) -> int:
         row |= {"group": kept.group, "cluster": kept.cluster, "complete": kept.complete}
         reading = read_records(kept)
         if args.json:
-            sys.stdout.write(json.dumps({**row, **_records_json(reading)}) + "\n")
+            records = [_record_json(record) for record in reading.records]
+            sys.stdout.write(json.dumps({**row, "records": records, "note": reading.note}) + "\n")
         else:
             sys.stdout.write(_describe(row, reading, kept, args.bytes))
     return _report(found)
 
 
 def _find_path(args: argparse.Namespace) -> Path | None:
-    """Return the quarantine's path, None where none is given. Raises ConfigError."""
+    """Return the quarantine's path, or None if none is given. Raises ConfigError."""
     if args.path is not None or (args.config is None and args.properties is None and not args.overrides):
         return args.path  # type: ignore[no-any-return]  # argparse knows no types
     return load_settings(config=args.config, properties=args.properties, overrides=args.overrides).quarantine.path
@@ -134,17 +155,9 @@ def _describe(row: dict[str, object], reading: UnitReading, kept: KeptUnit, limi
     width = max(map(len, row))
     lines = [f"{name.replace('_', ' '):<{width}}  {'-' if value is None else value}" for name, value in row.items()]
     lines += ["", counted(len(reading.records), "record") + (f" ({reading.note})" if reading.note else "")]
-    lines += [_record_line(record) for record in reading.records]
+    lines += [json.dumps(_record_json(record), ensure_ascii=False) for record in reading.records]
     lines += ["", *dump_bytes(_payload(kept), limit), ""]
     return "".join(f"{line}\n" for line in lines)
-
-
-def _record_line(record: Record) -> str:
-    return json.dumps(_record_json(record), ensure_ascii=False)
-
-
-def _records_json(reading: UnitReading) -> dict[str, object]:
-    return {"records": [_record_json(record) for record in reading.records], "note": reading.note}
 
 
 def _record_json(record: Record) -> dict[str, object]:
@@ -159,7 +172,7 @@ def _record_json(record: Record) -> dict[str, object]:
 
 
 def _text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
-    """Return a field as it lands in JSON lines."""
+    """Return a field in the form that landed JSON lines have."""
     try:
         return {name: None if data is None else data.decode()}
     except UnicodeDecodeError:

@@ -35,11 +35,15 @@ _log = structlog.get_logger(__name__)
 
 
 async def run(args: argparse.Namespace) -> int:
-    """Run the daemon until it is told to stop."""
-    loaded = load_daemon(args)
+    """Run ``consumerd run``: the daemon, until a signal stops it. Returns the exit code."""
+    return await run_daemon(load_daemon(args))
+
+
+async def run_daemon(loaded: Loaded) -> int:
+    """Run the daemon with these settings, until a signal stops it. Returns the exit code."""
     settings = loaded.settings
     tune_allocator(settings.fetch.memory_budget_bytes)
-    # lines of many groups meet in one place
+    # log collectors hold lines of many groups
     configure_logging(settings.log.level, settings.log.format, always={"group": settings.group.id})
     log_doubts(loaded.doubts)
     loop = describe_loop(asyncio.get_running_loop())
@@ -51,8 +55,19 @@ async def run(args: argparse.Namespace) -> int:
 
 
 async def check_config(args: argparse.Namespace) -> int:
-    """Check settings, and print each with its origin. Warnings are exit code 1 with ``--strict``."""
-    loaded = load_daemon(args)
+    """Run ``check-config``: check settings, and print each with its origin.
+
+    Returns the exit code. With ``--strict``, warnings give exit code 1.
+    """
+    return print_settings(args, load_daemon(args))
+
+
+def print_settings(args: argparse.Namespace, loaded: Loaded) -> int:
+    """Print settings with their origins, and warnings; return the exit code of ``check-config``.
+
+    Args:
+        args: Has the options ``--format`` and ``--strict``.
+    """
     doubts = [*loaded.doubts, *_find_more_doubts(loaded.settings)]
     if args.format == "json":
         sys.stdout.write(json.dumps(_describe(loaded, doubts), ensure_ascii=False) + "\n")
@@ -65,14 +80,23 @@ async def check_config(args: argparse.Namespace) -> int:
     return 1 if doubts and args.strict else 0
 
 
+def add_check_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of :func:`print_settings`."""
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="json: one object (text)")
+    parser.add_argument("--strict", action="store_true", help="exit code 1 for warnings")
+
+
 async def config_example(_args: argparse.Namespace) -> int:
-    """Print the example of all settings."""
+    """Run ``consumerd config example``: print the documented example of all settings.
+
+    Returns the exit code.
+    """
     sys.stdout.write(read_example())
     return 0
 
 
 def _find_more_doubts(settings: Settings) -> list[Doubt]:
-    """Return warnings that need to know what patterns match, and what libraries take."""
+    """Return warnings about overlapping patterns, and about too little memory for libraries."""
     found = []
     if shared := SinkRoutes(settings, {}).find_shared():
         topic, names = shared
@@ -94,7 +118,7 @@ def _describe(loaded: Loaded, doubts: Sequence[Doubt]) -> dict[str, object]:
 
 
 def _summary(settings: Settings) -> str:
-    lines = [f"group {settings.group.id} at {settings.cluster.zookeeper}, {counted(settings.group.streams, 'stream')}"]
+    lines = [f"group {settings.group.id} at {settings.cluster.place}, {counted(settings.group.streams, 'stream')}"]
     for subscription in settings.subscriptions:
         what = f"topics {', '.join(subscription.topics)}" if subscription.topics else f"pattern {subscription.pattern}"
         if subscription.black_list is not None:

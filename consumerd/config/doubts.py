@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named warnings about settings that are valid but probably not meant.
-
-Pure but for resolving paths.
-"""
+"""Named warnings about settings that are valid but probably not meant."""
 
 from __future__ import annotations
 
@@ -11,8 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from consumerd.config.memory import find_cut_message_limit
 from consumerd.config.origins import Doubt, KeyPath, Layers, render_key
-from consumerd.config.settings import LARGEST_SHARE, Settings
+from consumerd.config.settings import Settings
+from consumerd.sinks.http.options import HttpOptions
+from consumerd.sinks.kafka.options import KafkaOptions
 from consumerd.sinks.options import ChainOptions
 from consumerd.zk.connect_string import DEFAULT_PORT, parse_connect_string
 
@@ -31,18 +31,22 @@ class _Found:
 
 
 def find_doubts(settings: Settings, sinks: Mapping[str, object], layers: Layers) -> list[Doubt]:
-    """Return the warnings, each with its key and the place where it is set.
+    """Return warnings about settings that are valid but probably not meant.
+
+    Each warning names the key, and the file and line, variable or option that sets it.
 
     Args:
         settings: Valid settings.
-        sinks: The options of each sink, in the model of its type.
-        layers: The sources of the settings.
+        sinks: Options of each sink by its name, in the model of its type.
+        layers: Sources of the settings.
     """
     found = [
         *_find_broker_ports(settings),
         *_find_unused(settings),
         *_find_unnamed_owners(settings, sinks),
         *_find_short_rolls(sinks),
+        *_find_clear_credentials(sinks),
+        *_find_uncommitted_mirrors(settings, sinks),
         *_find_cut_limits(settings, layers),
         *_find_strange_topics(settings),
     ]
@@ -53,9 +57,7 @@ def find_doubts(settings: Settings, sinks: Mapping[str, object], layers: Layers)
 
 def _find_broker_ports(settings: Settings) -> Iterator[_Found]:
     servers = [
-        str(server)
-        for server in parse_connect_string(settings.cluster.zookeeper).servers
-        if server.port == _BROKER_PORT
+        str(server) for server in parse_connect_string(settings.cluster.place).servers if server.port == _BROKER_PORT
     ]
     if servers:
         yield _Found(
@@ -110,27 +112,27 @@ def _find_short_rolls(sinks: Mapping[str, object]) -> Iterator[_Found]:
             yield _Found("roll-very-small", ("sinks", name, "roll_bytes"), message)
 
 
+def _find_clear_credentials(sinks: Mapping[str, object]) -> Iterator[_Found]:
+    for name, options in sinks.items():
+        if isinstance(options, HttpOptions) and options.auth is not None and options.is_plain_text:
+            message = "the url is http, so the credential is sent as plain text: write https"
+            yield _Found("credential-in-plain-text", ("sinks", name, "auth"), message)
+
+
+def _find_uncommitted_mirrors(settings: Settings, sinks: Mapping[str, object]) -> Iterator[_Found]:
+    if settings.fetch.isolation == "read_uncommitted" and any(isinstance(one, KafkaOptions) for one in sinks.values()):
+        message = (
+            "read_uncommitted, so a sink of type kafka commits records of transactions that were aborted in the source: "
+            "write read_committed"
+        )
+        yield _Found("mirror-of-uncommitted", ("fetch", "isolation"), message)
+
+
 def _find_cut_limits(settings: Settings, layers: Layers) -> Iterator[_Found]:
     """Warn of limits that a smaller limit overrides, if they were set explicitly."""
-    fetch = settings.fetch
-    largest = fetch.largest_unit_bytes
-    if largest < fetch.max_message_bytes and layers.find(("fetch", "max_message_bytes")) is not None:
-        yield _Found(
-            "limit-cut",
-            ("fetch", "max_message_bytes"),
-            f"{fetch.max_message_bytes} is cut to {largest}, one part in {LARGEST_SHARE} of "
-            "fetch.memory_budget_bytes: raise the "
-            f"budget to {fetch.max_message_bytes * LARGEST_SHARE}, or lower the limit",
-        )
-    elif largest < fetch.max_partition_bytes:
-        yield _Found(
-            "limit-cut",
-            ("fetch", "memory_budget_bytes"),
-            f"{fetch.memory_budget_bytes} holds the copies of a message of {largest} bytes at most, below "
-            "fetch.max_partition_bytes "
-            f"({fetch.max_partition_bytes}); fetch.on_oversized applies to larger ones: raise it to "
-            f"{fetch.max_partition_bytes * LARGEST_SHARE}",
-        )
+    fetch, cut = settings.fetch, find_cut_message_limit(settings)
+    if cut is not None and cut.is_meant:
+        yield _Found("memory-below-message", ("fetch", cut.key), f"{cut.detail}: {cut.advice}")
     if fetch.max_response_bytes < fetch.max_partition_bytes and (
         layers.find(("fetch", "max_response_bytes")) or layers.find(("fetch", "max_partition_bytes"))
     ):

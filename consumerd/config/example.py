@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documented example of all settings, ``config.example.yaml``, as it is installed."""
+"""The documented example of all settings, ``config.example.yaml``, as installed with the package."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ _NAME: Final = "config.example.yaml"
 
 
 def read_example() -> str:
-    """Return the file's text. Raises ConfigError where an installation is incomplete.
+    """Return the text of ``config.example.yaml``, which documents all settings.
 
-    The build puts a copy of the file into the package (``setup.py``); a checkout has it beside the package.
+    The build puts a copy of the file into the package (``setup.py``). In a checkout, the file is in the folder that
+    contains the package. Raises ConfigError if neither file exists.
     """
     package = resources.files("consumerd")
     for place in (package / _NAME, Path(str(package)).parent / _NAME):

@@ -8,10 +8,11 @@
     timestamp           a point in time
     timestamp_ntz       a date and time of day without a time zone
     epoch_s | epoch_ms | epoch_us
-                        a point in time, written as a number since 1970
+                        a point in time, written as a number since 1970, in seconds, ms or microseconds
     array<TYPE> | map<string,TYPE> | struct<NAME:TYPE,...>
 
-``not null`` after a type makes records without a value bad records. Names that are no plain words stand in backquotes.
+A record without a value in a field of a type ``not null`` is a bad record. Names that contain other characters than
+letters, digits and ``_`` are put in backquotes.
 """
 
 from __future__ import annotations
@@ -46,15 +47,20 @@ _DEEPEST: Final = 32
 
 
 class MalformedType(ValueError):
-    """The text is not a type; the message says where."""
+    """Error for a text that is not a type; its message locates the mistake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldType:
-    """A type; ``kind`` is one of ``SCALARS``, ``decimal``, ``array``, ``map`` or ``struct``.
+    """Type of a field of decoded records.
 
-    ``element`` is the type of an array's or map's values; ``fields`` are a struct's, in order; ``required`` is ``not
-    null``.
+    Attributes:
+        kind: One of ``SCALARS``, ``decimal``, ``array``, ``map`` or ``struct``.
+        required: True for ``not null``.
+        precision: Number of digits of a ``decimal``.
+        scale: Number of digits after the point of a ``decimal``.
+        element: Type of an array's or map's values; None for other kinds.
+        fields: Names and types of a struct's fields, in order.
     """
 
     kind: str
@@ -66,7 +72,7 @@ class FieldType:
 
 
 def parse_type(text: str) -> FieldType:
-    """Parse a type. Raises MalformedType."""
+    """Parse the type of a field in Spark's DDL notation, such as ``array<int>``. Raises MalformedType."""
     reader = _Reader(text)
     found = reader.read_type(0)
     reader.expect_end()
@@ -74,9 +80,9 @@ def parse_type(text: str) -> FieldType:
 
 
 def find_name_clash(names: list[str]) -> str | None:
-    """Return a name that equals another one but for case, or None.
+    """Return a field name that differs from another one in case only; None without one.
 
-    Spark does not distinguish such names.
+    Spark treats two such names as one.
     """
     seen: set[str] = set()
     for name in names:
@@ -96,7 +102,7 @@ class _Reader:
     def read_type(self, depth: int) -> FieldType:
         if depth > _DEEPEST:
             raise MalformedType(f"nested deeper than {_DEEPEST} levels")
-        word = self._word().lower()
+        word = self._take("a type", "word").lower()
         kind = _ALIASES.get(word, word)
         if kind in SCALARS:
             return FieldType(kind=kind, required=self._not_null())
@@ -119,9 +125,9 @@ class _Reader:
 
     def _decimal(self) -> FieldType:
         self._mark("(")
-        precision = self._number()
+        precision = int(self._take("a number", "number"))
         self._mark(",")
-        scale = self._number()
+        scale = int(self._take("a number", "number"))
         self._mark(")")
         if not 1 <= precision <= _LARGEST_PRECISION or scale > precision:
             raise MalformedType(
@@ -156,10 +162,7 @@ class _Reader:
         return FieldType(kind="struct", fields=tuple(fields), required=self._not_null())
 
     def _field(self, depth: int) -> tuple[str, FieldType]:
-        match = self._next("a field's name")
-        name = match["word"] or match["name"]
-        if name is None:
-            raise MalformedType(f"expected a field's name at {match[0].strip()!r}")
+        name = self._take("a field's name", "word", "name")
         self._mark(":")
         return name, self.read_type(depth + 1)
 
@@ -173,22 +176,9 @@ class _Reader:
             self._at = match.end()
         return True
 
-    def _word(self) -> str:
-        match = self._next("a type")
-        if match["word"] is None:
-            raise MalformedType(f"expected a type at {match[0].strip()!r}")
-        return match["word"]
-
-    def _number(self) -> int:
-        match = self._next("a number")
-        if match["number"] is None:
-            raise MalformedType(f"expected a number at {match[0].strip()!r}")
-        return int(match["number"])
-
     def _mark(self, mark: str) -> None:
         if not self._take_mark(mark):
-            rest = self._text[self._at :].strip()
-            raise MalformedType(f"expected {mark!r} at {rest!r}" if rest else f"expected {mark!r} at the end")
+            raise self._expected(repr(mark))
 
     def _take_mark(self, mark: str) -> bool:
         match = _TOKEN.match(self._text, self._at)
@@ -197,10 +187,17 @@ class _Reader:
         self._at = match.end()
         return True
 
-    def _next(self, what: str) -> re.Match[str]:
+    def _take(self, what: str, *kinds: str) -> str:
+        """Return the next token, which must be of one of the ``kinds``."""
         match = _TOKEN.match(self._text, self._at)
         if match is None:
-            rest = self._text[self._at :].strip()
-            raise MalformedType(f"expected {what} at {rest!r}" if rest else f"expected {what} at the end")
+            raise self._expected(what)
         self._at = match.end()
-        return match
+        found = next((match[kind] for kind in kinds if match[kind] is not None), None)
+        if found is None:
+            raise MalformedType(f"expected {what} at {match[0].strip()!r}")
+        return found
+
+    def _expected(self, what: str) -> MalformedType:
+        rest = self._text[self._at :].strip()
+        return MalformedType(f"expected {what} at {rest!r}" if rest else f"expected {what} at the end")

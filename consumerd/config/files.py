@@ -1,36 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the files and folders that settings name; read-only."""
+"""Checks of the files and folders that settings name. Changes nothing."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import ssl
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from consumerd.config.origins import KeyPath
+from consumerd.access.address import IdentitiesFile
+from consumerd.access.credential_file import CredentialFile
+from consumerd.access.secret_file import find_secret_fault
+from consumerd.config.cluster_section import TlsSection, ZookeeperAuthSection, is_credential
+from consumerd.config.origins import KeyPath, render_key
+from consumerd.config.sasl_section import SaslSection, ZookeeperSaslSection
 from consumerd.config.section import SettingFault
-from consumerd.config.settings import Settings, TlsSection, ZookeeperAuthSection, is_credential
+from consumerd.config.settings import HttpSection, Settings
 from consumerd.errors import ConfigError
-from consumerd.net.tls import make_context
+from consumerd.net.tls import load_own_certificate, make_context
+from consumerd.sinks.http.options import HttpOptions
+from consumerd.sinks.kafka.options import KafkaOptions, KafkaSaslOptions
 from consumerd.sinks.options import ChainOptions
+from consumerd.sinks.tls_options import TlsOptions
 
 _SHOWN: Final = 100
 """Characters of a path that a message repeats, at most."""
 
 
 def find_file_faults(settings: Settings, sinks: Mapping[str, object]) -> Iterator[SettingFault]:
-    """Yield the faults of files and folders.
+    """Yield the problems with files and folders that settings name.
 
     Args:
         settings: Settings that are valid in themselves.
-        sinks: The options of each sink, in the model of its type.
+        sinks: Options of each sink by its name, in the model of its type.
     """
-    yield from _check_tls(settings.cluster.tls)
+    for name in ("tls", "zookeeper_tls"):
+        tls: TlsSection = getattr(settings.cluster, name)
+        if tls.enabled:
+            yield from _check_tls(("cluster", name), tls)
+    for name, options in sinks.items():
+        if isinstance(options, HttpOptions):
+            yield from _check_http(("sinks", name), options)
+        if isinstance(options, KafkaOptions) and options.tls is not None:
+            yield from _check_tls(("sinks", name, "tls"), options.tls)
+        if isinstance(options, KafkaOptions) and options.sasl is not None:
+            yield from _check_sasl(("sinks", name, "sasl"), options.sasl)
+    yield from _check_server(settings.http)
+    for name in ("sasl", "zookeeper_sasl"):
+        sasl: SaslSection | ZookeeperSaslSection | None = getattr(settings.cluster, name)
+        if sasl is not None:
+            yield from _check_sasl(("cluster", name), sasl)
     if settings.cluster.zookeeper_auth is not None:
         yield from _check_credential(settings.cluster.zookeeper_auth)
+    yield from _check_identities(settings.cluster.find_identities())
     for path, folder in _list_folders(settings, sinks):
         if (fault := _find_folder_fault(folder)) is not None:
             yield SettingFault((path,), fault)
@@ -41,32 +66,92 @@ def find_file_faults(settings: Settings, sinks: Mapping[str, object]) -> Iterato
                 yield SettingFault((path,), _describe_folder(file))
 
 
-def _check_tls(tls: TlsSection) -> Iterator[SettingFault]:
-    if not tls.enabled:
-        return
+def _check_tls(section: KeyPath, tls: TlsSection | TlsOptions) -> Iterator[SettingFault]:
     names = ("ca_file", "certificate_file", "key_file")
     given = {name: path for name in names if (path := getattr(tls, name)) is not None}
     found = [
-        SettingFault((f"cluster.tls.{name}",), fault)
+        SettingFault(((*section, name),), fault)
         for name, path in given.items()
-        if (fault := _find_file_fault(path)) is not None
+        if (fault := (_find_secret_file_fault if name == "key_file" else _find_file_fault)(path)) is not None
     ]
     yield from found
     if found:
         return
     if tls.ca_file is not None:
-        yield from _try_context("cluster.tls.ca_file", trusted=tls.ca_file)
+        yield from _try_context((*section, "ca_file"), trusted=tls.ca_file)
     if tls.certificate_file is not None:
-        yield from _try_context("cluster.tls.certificate_file", certificate=tls.certificate_file, key=tls.key_file)
+        yield from _try_context((*section, "certificate_file"), certificate=tls.certificate_file, key=tls.key_file)
+
+
+def _check_sasl(
+    section: KeyPath, sasl: SaslSection | ZookeeperSaslSection | KafkaSaslOptions
+) -> Iterator[SettingFault]:
+    for name in ("password_file", "keytab"):
+        path: Path | None = getattr(sasl, name)
+        if path is not None and (fault := _find_secret_file_fault(path)) is not None:
+            yield SettingFault(((*section, name),), fault)
+
+
+def _check_server(http: HttpSection) -> Iterator[SettingFault]:
+    faults = {}
+    for name, is_secret in (("certificate_file", False), ("key_file", True), ("token_file", True)):
+        path: Path | None = getattr(http, name)
+        if path is not None:
+            faults[name] = (_find_secret_file_fault if is_secret else _find_file_fault)(path)
+    yield from (SettingFault(("http", name), fault) for name, fault in faults.items() if fault is not None)
+    if any(faults.values()):
+        return
+    if http.certificate_file is not None and http.key_file is not None:
+        setting = "http.certificate_file"
+        try:
+            load_own_certificate(
+                ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), setting, http.certificate_file, http.key_file
+            )
+        except ConfigError as error:
+            yield SettingFault((setting,), f"{str(error).removeprefix(f'{setting}: ')}: expected PEM")
+    if http.token_file is not None:
+        try:
+            CredentialFile("http.token_file", "bearer", http.token_file).read()
+        except ConfigError as error:
+            yield SettingFault(("http.token_file",), str(error).removeprefix("http.token_file: "))
 
 
 def _try_context(
-    setting: str, *, trusted: Path | None = None, certificate: Path | None = None, key: Path | None = None
+    path: KeyPath, *, trusted: Path | None = None, certificate: Path | None = None, key: Path | None = None
 ) -> Iterator[SettingFault]:
+    setting = render_key(path)
     try:
         make_context(setting, trusted=trusted, certificate=certificate, key=key, check_hostname=True)
     except ConfigError as error:
-        yield SettingFault((setting,), f"{str(error).removeprefix(f'{setting}: ')}: expected PEM")
+        yield SettingFault((path,), f"{str(error).removeprefix(f'{setting}: ')}: expected PEM")
+
+
+def _check_http(section: KeyPath, options: HttpOptions) -> Iterator[SettingFault]:
+    if options.tls is not None:
+        yield from _check_tls((*section, "tls"), options.tls)
+    if options.auth is None:
+        return
+    path = (*section, "auth", "credential_file")
+    if (fault := _find_file_fault(options.auth.credential_file)) is not None:
+        yield SettingFault((path,), fault)
+        return
+    setting = render_key(section)
+    try:
+        options.auth.locate(setting).read()
+    except ConfigError as error:
+        yield SettingFault((path,), str(error).removeprefix(f"{setting}.credential_file: "))
+
+
+def _check_identities(identities: IdentitiesFile | None) -> Iterator[SettingFault]:
+    if identities is None:
+        return
+    if (fault := _find_file_fault(identities.file)) is not None:
+        yield SettingFault((identities.setting,), fault)
+        return
+    try:
+        identities.read()
+    except ConfigError as error:
+        yield SettingFault((identities.setting,), str(error).removeprefix(f"{identities.setting}: "))
 
 
 def _check_credential(auth: ZookeeperAuthSection) -> Iterator[SettingFault]:
@@ -74,7 +159,7 @@ def _check_credential(auth: ZookeeperAuthSection) -> Iterator[SettingFault]:
     if path is None:
         return
     key = "cluster.zookeeper_auth.credential_file"
-    if (fault := _find_file_fault(path)) is not None:
+    if (fault := _find_secret_file_fault(path)) is not None:
         yield SettingFault((key,), fault)
         return
     try:
@@ -99,6 +184,10 @@ def _find_file_fault(path: Path) -> str | None:
     if not os.access(path, os.R_OK):
         return f"{path} cannot be read: give this user (uid {os.geteuid()}) the right"
     return None
+
+
+def _find_secret_file_fault(path: Path) -> str | None:
+    return _find_file_fault(path) or find_secret_fault(path)
 
 
 def _describe_folder(path: Path) -> str:

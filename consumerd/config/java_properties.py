@@ -2,9 +2,19 @@
 """The Java consumer's own ``consumer.properties``, mapped onto our settings.
 
 Each key of the high-level consumer (kafka.consumer.ConsumerConfig and kafka.utils.ZKConfig, 0.7 to 1.1) is mapped, or
-accepted at the one value that matches our behaviour, or refused with a reason. Keys of Kafka's newer consumer are
-refused, since a file with them relies on their effect. Other keys (a team's own, serializers, metrics reporters) are
-ignored and listed, as Java does (kafka.utils.VerifiableProperties), unless they look misspelled.
+accepted at the one value that matches our behaviour, or refused with a reason.
+
+Of Kafka's newer consumer, the keys of the membership are mapped (``session.timeout.ms``, ``heartbeat.interval.ms``,
+``max.poll.interval.ms``, and class names as values of ``partition.assignment.strategy``). They imply
+``group.membership: kafka``. All other keys of the newer consumer are refused, since a file with them relies on their
+effect.
+
+Names of Kafka 0.7 (``zk.connect``, ``groupid``) are read as their names from 0.8 on. A file with such names
+begins at a log's start by default, as the consumer of 0.7 does, and sets ``cluster.generation: legacy``. It may have no
+names that came with 0.8.
+
+Keys that neither consumer has (a team's own, serializers, metrics reporters) are ignored and listed, as Java does
+(kafka.utils.VerifiableProperties), unless they look misspelled.
 
 Numbers are Kafka's: milliseconds and bytes without units.
 """
@@ -18,6 +28,7 @@ from typing import Final
 
 import javaproperties
 
+from consumerd.config.java_logins import read_jaas, read_protocol
 from consumerd.config.origins import Doubt, KeyPath, Layer, Problem
 from consumerd.config.schema import guess
 from consumerd.errors import ConfigError
@@ -32,9 +43,28 @@ def _reset(value: str) -> str:
         raise ValueError("expected smallest or largest") from None
 
 
+def _boolean(value: str) -> bool:
+    try:
+        return {"true": True, "false": False}[value]
+    except KeyError:
+        raise ValueError("expected true or false") from None
+
+
+_NEWER_ASSIGNORS: Final = {
+    "org.apache.kafka.clients.consumer.RangeAssignor": "range",
+    "org.apache.kafka.clients.consumer.RoundRobinAssignor": "roundrobin",
+}
+"""Assignors of Kafka's newer consumer that we have. A list names them in order of preference."""
+
+
 def _assignor(value: str) -> str:
     if value == "range":
         return value
+    if "." in value:
+        for one in value.split(","):
+            if (known := _NEWER_ASSIGNORS.get(one.strip())) is not None:
+                return known
+        raise ValueError(f"expected one of {' and '.join(_NEWER_ASSIGNORS)} in it")
     if value == "roundrobin":
         raise ValueError(
             "members of 0.8 to 0.11 and members of 1.0 and later compute different plans for it: "
@@ -50,6 +80,8 @@ class _Mapped:
 
     keys: tuple[str, ...]
     convert: Convert = int
+    newer: bool = False
+    """True for a key of Kafka's newer consumer, whose groups are coordinated by brokers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +92,36 @@ class _Only:
     reason: str
 
 
-_CHANNEL: Final = "it belongs to offsets kept in Kafka, which are not supported yet"
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """A key whose value decides several of our keys, which ``spread`` returns with their values.
+
+    Attributes:
+        keys: All keys that it may set.
+        secret: True if the value may hold a password, so that no message repeats it.
+    """
+
+    keys: tuple[str, ...]
+    spread: Callable[[str], Mapping[str, object]]
+    secret: bool = False
+
+
+_STRATEGY: Final = "partition.assignment.strategy"
+_PROTOCOL: Final = "security.protocol"
+_CHANNEL: Final = (
+    "the group's coordinator is asked like other brokers, and again after at most a second; "
+    "set cluster.request_timeout_ms"
+)
 _MIRROR: Final = "it did nothing in the Java consumer either; remove it"
 
-KEYS: Final[Mapping[str, _Mapped | _Only]] = {
+KEYS: Final[Mapping[str, _Mapped | _Spread | _Only]] = {
     "group.id": _Mapped(("group.id",), str),
     "zookeeper.connect": _Mapped(("cluster.zookeeper",), str),
     "consumer.id": _Mapped(("group.consumer_id",), str),
     "zookeeper.session.timeout.ms": _Mapped(("group.session_timeout_ms",)),
+    "session.timeout.ms": _Mapped(("group.session_timeout_ms",), newer=True),
+    "heartbeat.interval.ms": _Mapped(("group.heartbeat_interval_ms",), newer=True),
+    "max.poll.interval.ms": _Mapped(("group.rebalance_timeout_ms",), newer=True),
     "zookeeper.connection.timeout.ms": _Mapped(("cluster.connect_timeout_ms",)),
     # its only use in the Java consumer is as the default of rebalance.backoff.ms, which follows and wins
     "zookeeper.sync.time.ms": _Mapped(("rebalance.backoff_ms",)),
@@ -83,22 +137,24 @@ KEYS: Final[Mapping[str, _Mapped | _Only]] = {
     "auto.commit.interval.ms": _Mapped(("offsets.commit_interval_ms",)),
     "auto.offset.reset": _Mapped(("offsets.on_missing", "offsets.on_below", "offsets.on_above"), _reset),
     "client.id": _Mapped(("cluster.client_id",), str),
-    "partition.assignment.strategy": _Mapped(("group.assignor",), _assignor),
-    "security.protocol": _Only(
-        ("PLAINTEXT",),
-        "plain text (PLAINTEXT) and TLS to the brokers are supported, SASL is not yet: for TLS remove this line "
-        "and set "
-        "cluster.tls.enabled and cluster.tls.ca_file (PEM) in the YAML file",
+    _STRATEGY: _Mapped(("group.assignor",), _assignor),
+    _PROTOCOL: _Spread(("cluster.tls.enabled", "cluster.sasl.mechanism"), read_protocol),
+    "sasl.mechanism": _Mapped(("cluster.sasl.mechanism",), str),
+    "sasl.jaas.config": _Spread(
+        tuple(f"cluster.sasl.{name}" for name in ("service_name", "username", "keytab", "principal")),
+        read_jaas,
+        secret=True,
     ),
+    "sasl.kerberos.service.name": _Mapped(("cluster.sasl.service_name",), str),
     "auto.commit.enable": _Only(
         ("true",), "what the sink has acknowledged is always committed; there is no mode that does not"
     ),
     "num.consumer.fetchers": _Only(("1",), "one connection a broker carries the fetches of all its partitions"),
-    "queued.max.message.chunks": _Only(("2",), "memory is bounded in bytes: set fetch.memory_budget_bytes"),
+    "queued.max.message.chunks": _Only(("2", "10"), "memory is bounded in bytes: set fetch.memory_budget_bytes"),
     "consumer.timeout.ms": _Only(("-1",), "a daemon waits for records for ever"),
     "exclude.internal.topics": _Only(("true",), "a pattern never matches Kafka's internal topics"),
-    "offsets.storage": _Only(("zookeeper",), "offsets kept in Kafka are not supported yet"),
-    "dual.commit.enabled": _Only(("false",), _CHANNEL),
+    "offsets.storage": _Mapped(("offsets.storage",), str),
+    "dual.commit.enabled": _Mapped(("offsets.dual_commit",), _boolean),
     "offsets.channel.backoff.ms": _Only(("1000",), _CHANNEL),
     "offsets.channel.socket.timeout.ms": _Only(("10000",), _CHANNEL),
     "offsets.commit.max.retries": _Only(("5",), "a commit is tried again for as long as the partition is owned"),
@@ -125,13 +181,16 @@ LEGACY_NAMES: Final[Mapping[str, str]] = {
     "autooffset.reset": "auto.offset.reset",
 }
 """Names of 0.7, with their names from 0.8 on."""
-
+_SAME_NAMES: Final = frozenset({
+    "consumer.timeout.ms", "mirror.consumer.numthreads", "mirror.topics.blacklist", "mirror.topics.whitelist",
+    "rebalance.backoff.ms", "shallowiterator.enable", "socket.timeout.ms",
+})  # fmt: skip
+"""Names that are the same in 0.7 and from 0.8 on."""
 
 NEWER_NAMES: Final = frozenset({
     "bootstrap.servers", "check.crcs", "connections.max.idle.ms", "default.api.timeout.ms", "enable.auto.commit",
-    "fetch.max.wait.ms", "heartbeat.interval.ms", "isolation.level", "max.partition.fetch.bytes",
-    "max.poll.interval.ms", "max.poll.records", "metadata.max.age.ms", "receive.buffer.bytes", "request.timeout.ms",
-    "session.timeout.ms",
+    "fetch.max.wait.ms", "isolation.level", "max.partition.fetch.bytes", "max.poll.records", "metadata.max.age.ms",
+    "receive.buffer.bytes", "request.timeout.ms",
 })  # fmt: skip
 """Keys that only Kafka's newer consumer has (org.apache.kafka.clients.consumer.ConsumerConfig), and that change it."""
 _NEWER_ADVICE: Final[Mapping[str, str]] = {
@@ -143,23 +202,33 @@ _NEWER_ADVICE: Final[Mapping[str, str]] = {
     "max.partition.fetch.bytes": "write fetch.message.max.bytes",
     "receive.buffer.bytes": "write socket.receive.buffer.bytes",
     "request.timeout.ms": "write socket.timeout.ms",
-    "session.timeout.ms": "write zookeeper.session.timeout.ms",
 }
 """The replacement for a key of the newer consumer, if it has one."""
 _PREFIX_ADVICE: Final[Mapping[str, str]] = {
-    "sasl.": "SASL is not supported yet: only listeners without it (PLAINTEXT, SSL) can be used",
-    "ssl.": "TLS is set in the YAML file: cluster.tls.enabled, ca_file, certificate_file and key_file (PEM, not JKS)",
+    "sasl.": "SASL has security.protocol, sasl.mechanism, sasl.jaas.config and sasl.kerberos.service.name here; "
+    "remove it",
+    "ssl.": "TLS is set in the YAML file: cluster.tls.enabled, ca_file, certificate_file and key_file (PEM; "
+    "docs/security.md has the commands that convert a JKS store)",
 }
+_ZOOKEEPER_ADVICE: Final[Mapping[str, str]] = {
+    "zookeeper.ssl.": "TLS to ZooKeeper is set in the YAML file: cluster.zookeeper_tls.enabled, ca_file, "
+    "certificate_file and key_file (PEM)",
+    "zookeeper.sasl.": "SASL at ZooKeeper is set in the YAML file: cluster.zookeeper_sasl, as the JAAS file's section "
+    "Client has it (docs/security.md)",
+    "zookeeper.set.acl": "it is of brokers; a consumer protects what it creates as cluster.zookeeper_acl says: remove it",
+}
+"""Advice for keys of a secured ZooKeeper, by prefix: Java's consumer takes them from the JVM, if at all."""
 _CLOSE_KEY: Final = 0.85
 """Similarity from which an unknown key counts as misspelled. A team's own keys may resemble Kafka's a little."""
 
 
 def read_properties(path: Path) -> Layer:
-    """Return our settings as the file gives them, with all of its mistakes.
+    """Return the settings that a Java ``consumer.properties`` gives.
 
-    A file without ``auto.offset.reset`` means ``largest``, as for the Java consumer, if there is no committed offset. A
-    committed offset that is out of range stops the partition, unless the file sets a policy. Raises ConfigError for a
-    file that cannot be read.
+    All mistakes of the file are in the result's ``problems``. If the file has no ``auto.offset.reset``, a partition
+    without a committed offset begins at the log's end (``largest``), as with the Java consumer of 0.8 and later, or at
+    its start (``smallest``), as with that of 0.7; a committed offset that is out of range stops the partition. Raises
+    ConfigError for a file that cannot be read.
     """
     try:
         with path.open(encoding="latin-1") as file:
@@ -179,8 +248,11 @@ def read_properties(path: Path) -> Layer:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
+    """A line of the file: value, line number, and key as it is written."""
+
     text: str
     number: int
+    name: str
 
 
 class _Reader:
@@ -192,14 +264,36 @@ class _Reader:
         self._problems: list[tuple[int, Problem]] = []
         self._unknown: dict[str, int] = {}
 
-    def add(self, key: str, text: str, number: int) -> None:
-        """Add one line."""
-        if key in self._lines:
-            earlier = self._lines[key].number
-            message = f"{key} is given twice, here and in line {earlier}: Java takes the last; remove one"
+    def add(self, name: str, text: str, number: int) -> None:
+        """Add one line, under its name from 0.8 on."""
+        key = LEGACY_NAMES.get(name, name)
+        if (earlier := self._lines.get(key)) is None:
+            self._lines[key] = _Line(text, number, name)
+        elif earlier.name == name:
+            message = f"{name} is given twice, here and in line {earlier.number}: Java takes the last; remove one"
             self._refuse(number, message, key)
         else:
-            self._lines[key] = _Line(text, number)
+            message = f"{name} is the same key as {earlier.name} in line {earlier.number}; remove one"
+            self._refuse(number, message, key)
+
+    def _find_legacy(self) -> _Line | None:
+        """Return the first line with a name of 0.7; None if there is none."""
+        return next((line for key, line in self._lines.items() if line.name != key), None)
+
+    def _refuse_mixture(self, legacy: _Line) -> None:
+        """Add a problem if there are keys that the consumer of 0.7 does not have."""
+        others = [
+            (key, line.number)
+            for key, line in self._lines.items()
+            if line.name == key and key in KEYS and key not in _SAME_NAMES
+        ]
+        if others:
+            named = ", ".join(f"{key} (line {number})" for key, number in others)
+            self._refuse(
+                legacy.number,
+                f"{legacy.name} is a name of Kafka 0.7, and these are of 0.8 and later: {named}; "
+                "write all names as the brokers' generation has them",
+            )
 
     def finish(self) -> Layer:
         """Return the settings; of keys that set the same setting, the later in ``KEYS`` wins."""
@@ -208,12 +302,22 @@ class _Reader:
         places: dict[tuple[str, ...], str] = {
             ("offsets", "on_missing"): f"{self._path}, as Java's default of auto.offset.reset"
         }
-        for key, line in sorted(self._lines.items(), key=lambda item: _precedence(item[0])):
+        if (legacy := self._find_legacy()) is not None:
+            self._refuse_mixture(legacy)
+            flat["offsets.on_missing"] = "earliest"
+            flat["cluster.generation"] = "legacy"
+            places["offsets", "on_missing"] = f"{self._path}, as Java's default in 0.7 of autooffset.reset"
+            places["cluster", "generation"] = f"{self._path}, line {legacy.number}, whose name is of Kafka 0.7"
+        self._refuse_useless_sasl()
+        unknown = [key for key in self._lines if key not in KEYS]
+        for key in [*unknown, *(key for key in KEYS if key in self._lines)]:
+            line = self._lines[key]
             for ours, value in self._translate(key, line):
                 flat[ours] = value
                 places[tuple(ours.split("."))] = f"{self._path}, line {line.number}"
-        if "fetch.max_partition_bytes" in flat:
-            flat["fetch.max_message_bytes"] = max(67108864, _as_int(flat["fetch.max_partition_bytes"]))
+        partition_bytes = flat.get("fetch.max_partition_bytes")
+        if isinstance(partition_bytes, int):
+            flat["fetch.max_message_bytes"] = max(67108864, partition_bytes)
             places["fetch", "max_message_bytes"] = places["fetch", "max_partition_bytes"]
         doubts = []
         if self._unknown:
@@ -234,27 +338,54 @@ class _Reader:
             self._refuse_unknown(key, line)
         elif isinstance(rule, _Only):
             if text not in rule.accepted:
-                self._refuse(line.number, f"{key}={text} is refused: {rule.reason}", key)
+                self._refuse(line.number, f"{line.name}={text} is refused: {rule.reason}", key)
         else:
+            if isinstance(rule, _Spread):
+                yield from self._spread(rule, key, line)
+                return
             try:
                 value = rule.convert(text)
             except ValueError as error:
                 unit = "bytes" if key.endswith("bytes") else "milliseconds" if key.endswith("ms") else ""
                 reason = f"expected a whole number{f' of {unit}, without a unit, as Kafka has it' if unit else ''}"
-                self._refuse(line.number, f"{key}={text}: {reason if rule.convert is int else error}", key)
+                self._refuse(line.number, f"{line.name}={text}: {reason if rule.convert is int else error}", key)
                 return
             yield from dict.fromkeys(rule.keys, value).items()
+            if rule.newer or (key == _STRATEGY and "." in text):
+                yield "group.membership", "kafka"
+
+    def _spread(self, rule: _Spread, key: str, line: _Line) -> Iterator[tuple[str, object]]:
+        try:
+            yield from rule.spread(line.text).items()
+        except ValueError as error:
+            shown = line.name if rule.secret else f"{line.name}={line.text}"
+            self._refuse(line.number, f"{shown}: {error}", key)
+
+    def _refuse_useless_sasl(self) -> None:
+        """Refuse the keys of SASL if ``security.protocol`` does not ask for it.
+
+        They have no effect in Java then.
+        """
+        protocol = self._lines.get(_PROTOCOL)
+        if protocol is not None and "SASL" in protocol.text:
+            return
+        for key in [key for key in self._lines if key.startswith("sasl.") and key in KEYS]:
+            line = self._lines.pop(key)
+            message = (
+                f"{line.name} has no effect without {_PROTOCOL}=SASL_PLAINTEXT or SASL_SSL: add it, or remove this"
+            )
+            self._refuse(line.number, message, key)
 
     def _refuse_unknown(self, key: str, line: _Line) -> None:
-        if (modern := LEGACY_NAMES.get(key)) is not None:
-            self._refuse(line.number, f"{key} is a name of Kafka 0.7; brokers of 0.8 and later: write {modern}", modern)
+        secured = next((text for prefix, text in _ZOOKEEPER_ADVICE.items() if key.startswith(prefix)), None)
+        if secured is not None:
+            self._refuse(line.number, f"{key} has no effect in the high-level consumer: {secured}")
             return
         advice = next((text for prefix, text in _PREFIX_ADVICE.items() if key.startswith(prefix)), None)
         if key in NEWER_NAMES or advice is not None:
             advice = advice or _NEWER_ADVICE.get(key, "remove it")
             message = (
-                f"{key} is of Kafka's newer consumer, whose groups live in the brokers; the high-level consumer "
-                f"and consumerd do not know it: {advice}"
+                f"{key} is of Kafka's newer consumer; the high-level consumer and consumerd do not know it: {advice}"
             )
             self._refuse(line.number, message, *(one for one in KEYS if one in advice.split()))
         elif (meant := guess(key, KEYS, cutoff=_CLOSE_KEY)) is not None:
@@ -270,23 +401,17 @@ class _Reader:
 def _find_ours(key: str) -> Sequence[KeyPath]:
     """Return the settings that a Kafka key sets."""
     rule = KEYS.get(key)
-    return [tuple(ours.split(".")) for ours in rule.keys] if isinstance(rule, _Mapped) else []
-
-
-def _precedence(key: str) -> int:
-    names = list(KEYS)
-    return names.index(key) if key in KEYS else -1
-
-
-def _as_int(value: object) -> int:
-    return value if isinstance(value, int) else 0
+    return [tuple(ours.split(".")) for ours in rule.keys] if isinstance(rule, (_Mapped, _Spread)) else []
 
 
 def _nest(flat: Mapping[str, object]) -> dict[str, object]:
     nested: dict[str, object] = {}
     for key, value in flat.items():
-        section, _, name = key.partition(".")
-        inner = nested.setdefault(section, {})
-        assert isinstance(inner, dict)
+        *sections, name = key.split(".")
+        inner = nested
+        for section in sections:
+            below = inner.setdefault(section, {})
+            assert isinstance(below, dict)
+            inner = below
         inner[name] = value
     return nested

@@ -19,9 +19,9 @@ from consumerd.config.load import Loaded
 from consumerd.config.origins import DEFAULT, KeyPath, render_key
 
 HIDDEN: Final = "(not shown)"
-"""The text shown instead of a secret."""
+"""Text shown instead of a secret."""
 _SECRET_NAME: Final = re.compile(
-    r"password|passwd|secret|token|credential$|access[._-]?key|api[._-]?key", re.IGNORECASE
+    r"password(?!_file$)|passwd|secret|token|credential$|access[._-]?key|api[._-]?key", re.IGNORECASE
 )
 """Names of options, of foreign sinks and of Spark, whose values are secrets."""
 _URL_PASSWORD: Final = re.compile(r"(?<=://)[^/@\s]+@")
@@ -29,7 +29,12 @@ _URL_PASSWORD: Final = re.compile(r"(?<=://)[^/@\s]+@")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effective:
-    """One setting in effect."""
+    """One setting in effect, as ``check-config`` lists it.
+
+    Attributes:
+        key: Key with its sections, such as ``group.id``.
+        origin: Source that sets it, such as a file and line, or ``default``.
+    """
 
     key: str
     value: object
@@ -52,14 +57,17 @@ def list_effective(loaded: Loaded) -> list[Effective]:
 
 
 def list_shown(loaded: Loaded) -> list[Effective]:
-    """Return the settings to show; those of jobs only if one is set."""
+    """Return the settings that ``check-config`` lists.
+
+    Settings of pipeline jobs are left out unless one of them is set.
+    """
     everything = list_effective(loaded)
     has_pipeline = loaded.layers.find(("pipeline",)) is not None
     return [one for one in everything if has_pipeline or not one.key.startswith("pipeline.")]
 
 
 def render_value(value: object) -> str:
-    """Return a value in YAML notation."""
+    """Return the value of a setting in YAML notation."""
     return value if isinstance(value, str) and value != "" else json.dumps(value, ensure_ascii=False)
 
 
@@ -82,7 +90,8 @@ def _fields(model: BaseModel) -> dict[str, object]:
 
 
 def _show(path: KeyPath, value: object) -> object:
-    if isinstance(value, SecretStr) or (value is not None and _SECRET_NAME.search(str(path[-1]))):
+    is_plain = value is None or isinstance(value, bool)
+    if isinstance(value, SecretStr) or (not is_plain and _SECRET_NAME.search(str(path[-1]))):
         return HIDDEN
     if isinstance(value, (tuple, list, set, frozenset)):
         return [_show(path, one) for one in value]

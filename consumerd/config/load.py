@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads settings: reads, merges and checks all sources, and reports every mistake.
 
-Later sources win: defaults, defaults of the image (``CONSUMERD_DEFAULT__HTTP__LISTEN``), ``consumer.properties``, the
-YAML file, the environment (``CONSUMERD_GROUP__ID``), the command line (``--set group.id=...``). Opens no connection.
+Sources in order of precedence, lowest first: built-in defaults, defaults of a container image
+(``CONSUMERD_DEFAULT__HTTP__LISTEN``), ``consumer.properties``, the YAML file, the environment
+(``CONSUMERD_GROUP__ID``), the command line (``--set group.id=...``). Opens no connection.
 
 Example: the YAML file has ``fetch.max_wait_ms: 100``, the environment has ``CONSUMERD_FETCH__MAX_WAIT_MS=200``: 200 is
 in effect, and ``check-config`` names the variable as its origin.
@@ -20,14 +21,16 @@ from typing import Any, Final, TypeVar, cast
 import structlog
 from pydantic import BaseModel, ValidationError
 
+from consumerd.config.connector import ConnectorSettings
 from consumerd.config.doubts import find_doubts
 from consumerd.config.files import find_file_faults
+from consumerd.config.inspection import InspectionSettings
 from consumerd.config.java_properties import read_properties
 from consumerd.config.job import JobSettings
 from consumerd.config.origins import Doubt, KeyPath, Layer, Layers, Problem, render_key, select_problems
-from consumerd.config.schema import find_elsewhere, guess, is_secret, is_section, list_keys
-from consumerd.config.section import SettingFault, SettingFaults
-from consumerd.config.settings import InspectionSettings, Settings, SinkSettings
+from consumerd.config.schema import find_elsewhere, find_section, guess, is_secret, list_keys
+from consumerd.config.section import MissingKeys, Section, SettingFault, SettingFaults
+from consumerd.config.settings import Settings, SinkSettings
 from consumerd.config.text_layers import COMMAND_LINE, read_command_line, read_environment, render_variable
 from consumerd.config.wording import describe, describe_unknown
 from consumerd.config.yaml_layer import read_yaml
@@ -37,12 +40,17 @@ from consumerd.sinks.registry import load_sink, sink_types
 _OPTIONS: Final[Mapping[tuple[type[BaseModel], KeyPath], str]] = {
     (Settings, ("subscriptions",)): "--topics, --pattern or --blacklist",
     (Settings, ("sinks",)): "--sink with --topics, --pattern or --blacklist",
-    (InspectionSettings, ("cluster", "zookeeper")): "--zookeeper CONNECT",
+    (InspectionSettings, ("cluster", "zookeeper")): "--zookeeper CONNECT (without ZooKeeper: --bootstrap HOST:PORT)",
     (JobSettings, ("cluster", "zookeeper")): "--zookeeper CONNECT",
     (JobSettings, ("group", "id")): "--group ID",
 }
 """Command-line options for settings that are awkward to give with ``--set``."""
-_CREDENTIAL: Final[KeyPath] = ("cluster", "zookeeper_auth", "credential")
+_SECRETS: Final[Mapping[KeyPath, str]] = {
+    ("cluster", "zookeeper_auth", "credential"): "credential_file",
+    ("cluster", "sasl", "password"): "password_file",
+    ("cluster", "zookeeper_sasl", "password"): "password_file",
+}
+"""Settings that hold a secret, each with the setting that names a file in its place."""
 Model = TypeVar("Model", bound=BaseModel)
 
 _log = structlog.get_logger(__name__)
@@ -50,13 +58,12 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """Settings, with their origins and warnings.
+    """Settings of a daemon, with their origins and warnings.
 
     Args:
-        settings: The settings.
-        layers: Their sources.
-        sinks: The options of each sink, in the model of its type.
-        doubts: Named warnings.
+        layers: Sources of the settings, which tell the origin of each.
+        sinks: Options of each sink by its name, in the model of its type.
+        doubts: Warnings about settings that are valid but probably not meant.
     """
 
     settings: Settings
@@ -72,17 +79,22 @@ def load(
     overrides: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     extra: Mapping[str, object] | None = None,
+    defaults: Layer | None = None,
 ) -> Loaded:
-    """Read, merge and check all settings of a daemon, and keep their origins.
+    """Read, merge and check all settings of a daemon; return them with their origins.
 
-    Raises ConfigError with one line per mistake.
+    Of two sources that set a key, the later one in this list wins: defaults, ``properties``, ``config``, environment,
+    ``extra``, ``overrides``. Raises ConfigError with one line per mistake.
 
     Args:
-        overrides: Texts ``key=value``, of ``--set``.
-        environment: Environment variables; by default, those of the process.
-        extra: Nested values of other command-line options.
+        config: YAML file; None for none.
+        properties: A Java consumer's ``consumer.properties``; None for none.
+        overrides: Texts ``key=value``, of the option ``--set``.
+        environment: Environment variables; None for those of the process.
+        extra: Nested values of other command-line options; None for none.
+        defaults: Values of a command that win over the built-in defaults only; None for none.
     """
-    layers = _read_layers(config, properties, overrides, environment, extra)
+    layers = _read_layers(config, properties, overrides, environment, extra, defaults)
     settings, problems = _merge(Settings, layers)
     # all mistakes are reported together, so sinks are checked even if other settings are invalid
     sinks, wrong = _check_sinks(settings.sinks if settings is not None else _read_sinks(layers), layers)
@@ -103,7 +115,10 @@ def load_settings(
     environment: Mapping[str, str] | None = None,
     extra: Mapping[str, object] | None = None,
 ) -> Settings:
-    """Load the settings and log the warnings. Raises ConfigError."""
+    """Read, merge and check all settings of a daemon, and log warnings about them.
+
+    Arguments are those of :func:`load`. Raises ConfigError with one line per mistake.
+    """
     loaded = load(config=config, properties=properties, overrides=overrides, environment=environment, extra=extra)
     log_doubts(loaded.doubts)
     return loaded.settings
@@ -117,8 +132,23 @@ def load_inspection_settings(
     environment: Mapping[str, str] | None = None,
     extra: Mapping[str, object] | None = None,
 ) -> InspectionSettings:
-    """Load the settings of a one-shot command from the same sources. Raises ConfigError."""
+    """Read, merge and check the settings of a one-shot command.
+
+    Sources and arguments are those of :func:`load`. Raises ConfigError with one line per mistake.
+    """
     settings, problems = _merge(InspectionSettings, _read_layers(config, properties, overrides, environment, extra))
+    _raise_problems(problems)
+    assert settings is not None
+    return settings
+
+
+def read_connector_settings(values: Mapping[str, object]) -> ConnectorSettings:
+    """Check the settings of a program that joins a consumer group.
+
+    They are nested values, with the keys of the daemon's YAML file. Files and the environment are not read. Raises
+    ConfigError with one line per mistake.
+    """
+    settings, problems = _merge(ConnectorSettings, Layers([Layer(name="the given settings", values=values)]))
     _raise_problems(problems)
     assert settings is not None
     return settings
@@ -131,9 +161,16 @@ def load_job_settings(
     environment: Mapping[str, str] | None = None,
     extra: Mapping[str, object] | None = None,
 ) -> JobSettings:
-    """Load the settings of a pipeline job from the same sources, and log the warnings.
+    """Read, merge and check the settings of a pipeline job, and log warnings about them.
 
-    Of the daemon's sections that a job does not need, only the names are checked. Raises ConfigError.
+    They come from a YAML file, the environment and the command line. Of sections that only the daemon uses, the names
+    are checked and the values are not. Raises ConfigError with one line per mistake.
+
+    Args:
+        config: YAML file; None for none.
+        overrides: Texts ``key=value``, of the option ``--set``.
+        environment: Environment variables; None for those of the process.
+        extra: Nested values of other command-line options; None for none.
     """
     layers = _read_layers(config, None, overrides, environment, extra)
     settings, problems = _merge(JobSettings, layers)
@@ -145,7 +182,7 @@ def load_job_settings(
 
 
 def log_doubts(doubts: Sequence[Doubt]) -> None:
-    """Log each warning."""
+    """Log each warning about settings."""
     for doubt in doubts:
         _log.warning("settings_doubtful", doubt=doubt.name, reason=doubt.text)
 
@@ -156,6 +193,7 @@ def _read_layers(
     overrides: Sequence[str],
     environment: Mapping[str, str] | None,
     extra: Mapping[str, object] | None,
+    defaults: Layer | None = None,
 ) -> Layers:
     """Read all sources, and return them in order of precedence, highest first.
 
@@ -169,7 +207,7 @@ def _read_layers(
             ordered += [] if path is None else [cast("Callable[[Path], Layer]", read)(path)]
         except ConfigError as error:
             unreadable.append(Problem(text=str(error)))
-    layers = Layers([*ordered, image])
+    layers = Layers([*ordered, image, *([] if defaults is None else [defaults])])
     if unreadable:
         _raise_problems([*layers.problems, *unreadable])
     _refuse_secrets(layers)
@@ -242,12 +280,12 @@ def _check_sinks(sinks: Mapping[str, SinkSettings], layers: Layers) -> tuple[dic
 
 def _refuse_secrets(layers: Layers) -> None:
     for layer in layers.ordered:
-        place = layer.find(_CREDENTIAL)
-        if place is not None and layer.name != "environment":
-            raise ConfigError(
-                f"{place}: {render_key(_CREDENTIAL)}: secrets come from a file (credential_file) or from the "
-                "environment only"
-            )
+        for secret, file in _SECRETS.items():
+            place = layer.find(secret)
+            if place is not None and layer.name != "environment":
+                raise ConfigError(
+                    f"{place}: {render_key(secret)}: secrets come from a file ({file}) or from the environment only"
+                )
 
 
 def _explain(
@@ -267,12 +305,13 @@ def _explain(
         faults = item.get("ctx", {}).get("error")
         if isinstance(faults, SettingFaults):
             problems += [_render_fault(fault, path, layers) for fault in faults.found]
-        elif item["type"] == "missing":
+        elif item["type"] == "missing" or isinstance(faults, MissingKeys):
+            keys = [(*path, key) for key in faults.keys] if isinstance(faults, MissingKeys) else _needed(model, path)
             problems += [
                 Problem(
                     text=f"{render_key(needed)}: missing; {_ways(model, needed, layers)}", path=needed, missing=True
                 )
-                for needed in _needed(model, path)
+                for needed in keys
             ]
         elif item["type"] == "extra_forbidden":
             problems.append(_render_unknown(location, model, layers, prefix))
@@ -297,7 +336,7 @@ def _render_unknown(location: KeyPath, model: type[BaseModel], layers: Layers, p
     if explains is None and not prefix:
         explains = find_elsewhere(model, location)
         meant = None if explains is None else render_key(explains)
-    if prefix:
+    if prefix and len(location) == 1:
         known = sorted({*known, *SinkSettings.model_fields})
     text = f"{render_key(path)}: {describe_unknown(name, known, meant)}{layers.locate(path)}"
     return Problem(text=text, explains=() if explains is None else (explains,))
@@ -309,12 +348,12 @@ def _needed(model: type[BaseModel], path: KeyPath) -> list[KeyPath]:
     For a section, these are its keys without a default.
     """
     field = model.model_fields.get(str(path[0])) if len(path) == 1 else None
-    section = field.annotation if field is not None else None
-    if not is_section(section):
+    section = find_section(field.annotation) if field is not None else None
+    if section is None:
         return [path]
-    assert isinstance(section, type)
-    assert issubclass(section, BaseModel)
-    return [(*path, name) for name, inner in section.model_fields.items() if inner.is_required()]
+    required = [name for name, inner in section.model_fields.items() if inner.is_required()]
+    needed = section.NEEDED if issubclass(section, Section) else ()
+    return [(*path, name) for name in (*required, *needed)]
 
 
 def _find_sinks(layers: Layers) -> list[str]:
@@ -326,10 +365,10 @@ def _find_sinks(layers: Layers) -> list[str]:
 
 
 def _ways(model: type[BaseModel], path: KeyPath, layers: Layers) -> str:
-    """Say how a missing key can be set.
+    """Return a text that explains how a missing key can be set.
 
-    A key of a subscription or sink is to be written there; others can also come from the environment or the command
-    line.
+    A key of a subscription or sink must be written in its section; others can also come from the environment or the
+    command line.
     """
     if len(path) > 2:
         section, name, key = path[0], path[1], path[-1]

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Origins of settings: the source, file and line that sets a key.
 
-Each source (command line, environment, files, defaults of an image) is read into one ``Layer``. ``Layers`` orders them
-by precedence, highest first. Error messages and the list of ``check-config`` use ``Layers.find`` to name the origin of
-a key.
+Each source (command line, environment, files, defaults of a container image) is read into one ``Layer``. ``Layers``
+orders them by precedence, highest first. Error messages and the list of ``check-config`` use ``Layers.find`` to name
+the origin of a key.
 
 Example: ``config.yaml`` has ``group: {id: lake}`` in line 2, and ``--set group.id=try`` is given. ``find(("group",
-"id"))`` is ``--set group.id``. ``find(("group",))`` is the same, since the command line is the first layer that sets
-something below it.
+"id"))`` returns ``--set group.id``. ``find(("group",))`` returns ``--set group.id`` as well: the command line is the
+first layer that sets a key in the section ``group``.
 """
 
 from __future__ import annotations
@@ -21,13 +21,19 @@ DEFAULT = "default"
 
 
 def render_key(path: KeyPath) -> str:
-    """Return a path as messages show it, such as ``subscriptions.0.sink``."""
+    """Return the path of a setting's key as messages show it, such as ``subscriptions.0.sink``."""
     return ".".join(str(part) for part in path) or "settings"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One mistake, described for the user."""
+    """One mistake in the settings, described for the user.
+
+    Attributes:
+        text: Description of the mistake, with a remedy.
+        path: Key that has the mistake; empty if it concerns no single key.
+        missing: True if the mistake is that the key is missing.
+    """
 
     text: str
     path: KeyPath = ()
@@ -38,7 +44,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """A named warning: settings that are valid but probably not meant."""
+    """Named warning about settings that are valid but probably not meant."""
 
     name: str
     text: str
@@ -46,12 +52,13 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One source of settings.
+    """Settings of one source, such as a YAML file or the command line.
 
     Args:
-        name: Name of the source as a whole in messages.
-        values: The settings, nested.
-        places: The place where each key is set. All parts of a path are texts here, also the indexes of lists.
+        name: Name of the source as a whole, in messages.
+        values: Settings, nested.
+        places: Text that tells where each key is set, such as a file and line. All parts of a path are texts here, also
+            the indexes of lists.
         problems: Mistakes in the source itself, such as a key given twice.
         doubts: Warnings about the source itself.
     """
@@ -63,9 +70,9 @@ class Layer:
     doubts: Sequence[Doubt] = ()
 
     def find(self, path: KeyPath) -> str | None:
-        """Return the place where this layer sets ``path``, or None.
+        """Return the file and line, option or variable that sets a key in this source.
 
-        Keys inside a value that is given as a whole have the place of that value.
+        None if the source does not set it. Keys inside a value that is given as a whole have the origin of that value.
         """
         if not _is_set(self.values, path):
             return None
@@ -80,21 +87,26 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """All sources in order of precedence, highest first."""
+    """Settings of all sources, in order of precedence, highest first."""
 
     ordered: Sequence[Layer]
 
     def find(self, path: KeyPath) -> str | None:
-        """Return the origin of the value of ``path``, or None for a default."""
+        """Return the origin of a key's value: a file and line, option or variable.
+
+        None means that the value is a default.
+        """
         if not path:
             return None
         return next((place for one in self.ordered if (place := one.find(path)) is not None), None)
 
     def locate(self, *paths: KeyPath) -> str:
-        """Return the places of ``paths`` in brackets, to end a message with.
+        """Return the origins of keys in brackets, to end a message.
 
-        If none of them is set, this is the place of the section, sink or topic that contains the first one; empty if
-        that is a default too.
+        Example: ``(config.yaml, line 2)``.
+
+        If none of the keys is set, the result is the origin of the section, sink or topic that contains the first key.
+        If that is not set either, the result is empty.
         """
         places = dict.fromkeys(place for path in paths if (place := self.find(path)) is not None)
         if not places and paths and len(paths[0]) > 1:
@@ -102,7 +114,11 @@ class Layers:
         return f" ({' and '.join(places)})" if places else ""
 
     def locate_message(self, message: str) -> str:
-        """Append the place of the key that begins a message, such as ``sinks.lake.path: ...``."""
+        """Append to a message the origin of the key that it begins with.
+
+        Example: ``sinks.lake.path: ...`` gets the place where ``sinks.lake.path`` is set. A message that does not begin
+        with a key is returned unchanged.
+        """
         key, separator, _ = message.partition(": ")
         if not separator or " " in key:
             return message
@@ -110,19 +126,19 @@ class Layers:
 
     @property
     def problems(self) -> list[Problem]:
-        """Mistakes in the sources themselves; those of files come first."""
+        """Mistakes found while reading the sources; those of files come first."""
         return [problem for one in reversed(self.ordered) for problem in one.problems]
 
     @property
     def doubts(self) -> list[Doubt]:
-        """Warnings about the sources themselves."""
+        """Warnings that were found while reading the sources."""
         return [doubt for one in reversed(self.ordered) for doubt in one.doubts]
 
 
 def select_problems(problems: Sequence[Problem]) -> list[Problem]:
-    """Return the problems to report.
+    """Return the mistakes to report.
 
-    Each text is reported once. A missing key is left out if another problem explains it.
+    Each text is reported once. A missing key is left out if another mistake explains it.
     """
     explained = [path for problem in problems for path in problem.explains]
     reported: dict[str, Problem] = {}

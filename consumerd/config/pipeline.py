@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The section ``pipeline``: settings of the jobs of ``consumerd-spark``.
+"""The settings section ``pipeline``, for the jobs of ``consumerd-spark``.
 
-Models only. ``config.job`` adds the other sections that jobs read, and finds the tables' paths. The daemon validates
-this section, and does not use it.
+``config.job`` adds the other sections that jobs read, and finds the tables' paths. The daemon validates this section,
+and does not use it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from consumerd.config.section import (
     in_our_words,
     refuse,
 )
+from consumerd.model import Incarnation
 from consumerd.sinks.option_types import read_place
 from consumerd.zk.connect_string import parse_connect_string
 
@@ -42,11 +43,11 @@ def _check_scheme(value: str) -> str:
 
 
 Place = Annotated[str, BeforeValidator(read_place), AfterValidator(_check_scheme)]
-"""A folder, or its ``file:`` URL."""
+"""Path of a folder, or its ``file:`` URL."""
 
 
 class LandingSection(Section):
-    """The landed files that jobs read."""
+    """Settings of the files that sinks have landed, and that jobs read."""
 
     roots: tuple[Folder, ...] = Field(default=(), description="Landing folders; none: the path of each file sink.")
     topics: tuple[TopicName, ...] = Field(default=(), description="Only these topics; none: all that have been landed.")
@@ -63,7 +64,7 @@ class LandingSection(Section):
 
 
 class Audit(Section):
-    """Options of the job ``audit``."""
+    """Settings of the job ``audit``, which checks landed files for gaps and duplicates."""
 
     footers: bool = Field(default=True, description="Open every file; false: names, and each chain's last file.")
     proof: bool = Field(default=False, description="Read all landed data, too, and hold them against the names.")
@@ -73,7 +74,7 @@ class Audit(Section):
 
 
 class Bronze(Section):
-    """The bronze table, which holds each record once."""
+    """Settings of the bronze table, which holds each landed record once."""
 
     path: Place | None = Field(default=None, description="The table's folder; none: `bronze` below pipeline.path.")
     compression: Compression = "zstd"
@@ -89,7 +90,10 @@ class Bronze(Section):
 
 
 class Silver(Section):
-    """Decoded tables, one per topic, and the quarantine."""
+    """Settings of the silver tables: decoded records, one table per topic.
+
+    Bad and late records go to a quarantine table.
+    """
 
     path: Place | None = Field(
         default=None, description="Below it a table a topic; none: `silver` below pipeline.path."
@@ -106,7 +110,7 @@ class Silver(Section):
 
 
 class Compact(Section):
-    """Compaction of small files, and removal of replaced files and old commits."""
+    """Settings of the compaction of tables: small files are joined, replaced files removed."""
 
     target_bytes: Bytes = Field(default=256 << 20, description="How large files are made, about.")
     min_files: WholeNumber = Field(default=4, ge=2, description="Partitions with fewer small files are left alone.")
@@ -119,7 +123,7 @@ class Compact(Section):
 
 
 class Retention(Section):
-    """Ages at which the job ``retention`` removes landed files and rows; null: never."""
+    """Ages at which the job ``retention`` removes landed files and table rows; null means never."""
 
     landing_ms: Milliseconds | None = Field(
         default=None, description="Landed files that bronze has, and that are not the newest of their chain."
@@ -145,7 +149,7 @@ class Retention(Section):
 
 
 class Stats(Section):
-    """The table of statistics by topic and hour."""
+    """Settings of the table of statistics by topic and hour."""
 
     path: Place | None = Field(default=None, description="The table's folder; none: `stats` below pipeline.path.")
     distinct_error: float = Field(
@@ -154,8 +158,13 @@ class Stats(Section):
 
 
 def _check_incarnation(value: str) -> str:
-    if not re.fullmatch(r"all|[0-9]{1,19}(\.[0-9]{1,9})?", value):
-        raise ValueError(f"expected all, or an incarnation as bronze has it, such as 7 or 7.1, got {value!r}")
+    if value != "all":
+        try:
+            Incarnation.parse(value)
+        except ValueError as error:
+            raise ValueError(
+                f"expected all, or an incarnation as bronze has it, such as 7 or 7.1, got {value!r}"
+            ) from error
     return value
 
 
@@ -166,7 +175,7 @@ def _check_hexadecimal(value: str) -> str:
 
 
 class ReplaySection(Section):
-    """Records that the job ``replay`` sends to a topic.
+    """Settings of the job ``replay``: the records that it sends to a topic.
 
     Nothing is sent without a target.
     """
@@ -193,6 +202,21 @@ class ReplaySection(Section):
     bootstrap_servers: str | None = Field(default=None, description="The target's cluster by its brokers, instead.")
     keep_partition: bool = Field(
         default=False, description="Send to the partition of the same number, instead of by key."
+    )
+    map: bool = Field(
+        default=False,
+        description="Restore the topic into another cluster: each record once, with positions and a map of offsets.",
+    )
+    group: str | None = Field(
+        default=None,
+        min_length=1,
+        description="With map: the mirror's group; none: with sink group.id, else its default.",
+    )
+    positions_topic: TopicName | None = Field(
+        default=None, description="With map: the topic in the target with positions and maps; none: the mirror's."
+    )
+    sink: str | None = Field(
+        default=None, description="With map: the sink of type kafka whose settings say how the target is reached."
     )
     dry_run: bool = False
 
@@ -221,10 +245,28 @@ class ReplaySection(Section):
             yield SettingFault(("again",), "again goes with source: quarantine; records of bronze have no mark")
         if self.zookeeper is not None and self.bootstrap_servers is not None:
             yield SettingFault(("zookeeper", "bootstrap_servers"), "give either zookeeper or bootstrap_servers")
+        yield from self._find_map_faults()
+
+    def _find_map_faults(self) -> Iterator[SettingFault]:
+        given = [name for name in ("group", "positions_topic", "sink") if getattr(self, name) is not None]
+        if not self.map:
+            yield from (SettingFault((name,), f"{name} goes with map: true") for name in given)
+            return
+        if self.source != "bronze":
+            yield SettingFault(("source",), "a map is of bronze: records of the quarantine are only a part of a topic")
+        for name in ("start_offset", "end_offset", "start_time", "end_time"):
+            if getattr(self, name) is not None:
+                yield SettingFault(
+                    (name,), f"{name} does not go with map: all records are restored, from the stored position on"
+                )
+        if self.zookeeper is not None:
+            yield SettingFault(("zookeeper",), "zookeeper does not go with map: give bootstrap_servers, or sink")
+        if self.keep_partition:
+            yield SettingFault(("keep_partition",), "keep_partition does not go with map, which always does so")
 
 
 class Erase(Section):
-    """Records that the job ``erase`` removes.
+    """Settings of the job ``erase``: the records that it removes.
 
     Exactly one of key, key_hex, keys_file and where selects them.
     """
@@ -280,7 +322,7 @@ def _write_as_spark(value: object) -> object:
 
 
 class SessionSection(Section):
-    """The Spark session of a job that is not started by ``spark-submit``."""
+    """Settings of the Spark session, for a job that is not started by ``spark-submit``."""
 
     master: str | None = Field(default=None, description="None: what spark-submit says, else local[*].")
     driver_memory: Annotated[str, AfterValidator(_check_memory)] = "1g"
@@ -306,7 +348,7 @@ def _check_gateway(value: str) -> str:
 
 
 class JobMetrics(Section):
-    """Metrics that each job writes at its end."""
+    """Settings of the metrics that each job writes at its end."""
 
     folder: Folder | None = Field(
         default=None, description="Write consumerd_<group>_<job>.prom here, for node_exporter's textfile collector."
@@ -317,7 +359,7 @@ class JobMetrics(Section):
 
 
 class Pipeline(Section):
-    """All settings of the jobs."""
+    """Settings of all pipeline jobs."""
 
     path: Place | None = Field(default=None, description="The folder of all tables that have no path of their own.")
     landing: LandingSection = LandingSection()

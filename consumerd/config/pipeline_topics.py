@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decoding of topics into silver tables: the values of ``pipeline.silver.topics``.
+"""Settings of decoding topics into silver tables: the values of ``pipeline.silver.topics``.
 
-Models only, as in ``settings``. Files of schemas are read and checked when a job starts.
+Files of schemas are read and checked when a job starts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TypeText = Annotated[str, AfterValidator(_check_type)]
 
 
 class Decoding(Section):
-    """The decoding of a key or a value.
+    """Settings of decoding a record's key or value.
 
     One model for all formats, so that errors name the key by its path.
     """
@@ -86,7 +86,7 @@ class Decoding(Section):
 
     @property
     def struct(self) -> FieldType:
-        """The fields of format ``json`` as one type."""
+        """The fields of format ``json`` as one struct type."""
         fields = {} if self.fields is None else self.fields
         return FieldType(kind="struct", fields=tuple((name, parse_type(text)) for name, text in fields.items()))
 
@@ -96,7 +96,10 @@ def _read_short_form(value: object) -> object:
 
 
 DecodingOrFormat = Annotated[Decoding, BeforeValidator(_read_short_form)]
-"""A decoding, or only the name of its format, as in ``key: utf8``."""
+"""Settings of decoding a key or value; the format's name alone is enough.
+
+Example: ``key: utf8``.
+"""
 
 
 def _check_path(value: str) -> str:
@@ -106,7 +109,7 @@ def _check_path(value: str) -> str:
 
 
 class SilverTopic(Section):
-    """A topic that has a silver table."""
+    """Settings of a topic that has a silver table of decoded records."""
 
     key: DecodingOrFormat = Decoding()
     value: DecodingOrFormat = Decoding()
@@ -163,10 +166,13 @@ def _find_time_fault(event_time: str, struct: FieldType, path: list[str]) -> str
 
 
 def check_topic_names(topics: dict[str, SilverTopic]) -> dict[str, SilverTopic]:
-    """Return ``topics`` unchanged. Raises SettingFaults for illegal topic names."""
+    """Return ``topics`` unchanged if all names are legal in Kafka. Raises SettingFaults for others."""
     refuse(SettingFault(((name,),), f"topic {name!r}: {fault}") for name in topics if (fault := find_topic_fault(name)))
     return topics
 
 
 SilverTopics = Annotated[dict[str, SilverTopic], AfterValidator(check_topic_names)]
-"""The values of ``pipeline.silver.topics``, by topic. Other topics have no silver table."""
+"""Settings of the topics that have a silver table, by topic.
+
+Other topics have none.
+"""

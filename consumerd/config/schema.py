@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys and types of the settings models: similar keys, and types of values. Pure."""
+"""Lookup of keys in the settings models: known keys, similar keys, types of values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ _OTHER_NAMES: Final[Mapping[str, KeyPath]] = {
 
 
 def guess(word: str, choices: Iterable[str], *, cutoff: float = _CLOSE) -> str | None:
-    """Return the name that ``word`` is probably a misspelling of, or None."""
+    """Return the choice that ``word`` is probably a misspelling of; None if none is similar.
+
+    Args:
+        cutoff: Similarity, from 0 to 1, that is needed.
+    """
     known = {_plain(choice): choice for choice in choices}
     plain = _plain(word)
     if plain in known:
@@ -33,21 +37,18 @@ def guess(word: str, choices: Iterable[str], *, cutoff: float = _CLOSE) -> str |
 
 
 def list_keys(model: type[BaseModel], path: KeyPath) -> list[str]:
-    """Return the keys beside the last part of ``path``, sorted."""
-    annotation: object = model
-    for part in path[:-1]:
-        annotation = _step(annotation, part)
-    found = _model_in(annotation)
+    """Return the keys of the settings section that contains the key ``path``, sorted."""
+    found = _model_in(_follow(model, path[:-1]))
     return [] if found is None else sorted(found.model_fields)
 
 
 def list_leaves(model: type[BaseModel], prefix: KeyPath = ()) -> Iterator[KeyPath]:
-    """Yield the paths of all settings with fixed names.
+    """Yield the paths of all keys with fixed names in a settings model.
 
-    A mapping by name (sinks, topics) is one leaf.
+    A mapping by name (sinks, topics) is one key.
     """
     for name, field in model.model_fields.items():
-        inner = _model_in(field.annotation) if get_origin(_bare(field.annotation)) is None else None
+        inner = find_section(field.annotation)
         if inner is None:
             yield (*prefix, name)
         else:
@@ -55,26 +56,33 @@ def list_leaves(model: type[BaseModel], prefix: KeyPath = ()) -> Iterator[KeyPat
 
 
 def takes_text(model: type[BaseModel], path: KeyPath) -> bool:
-    """Return True if the value of ``path`` is text.
+    """Return True if the value of this key is text.
 
-    The environment gives such values without YAML's quotes.
+    An environment variable for such a key keeps its text where YAML would read another type: ``12`` and ``0.10`` stay
+    texts.
     """
     return any(one in (str, Path, SecretStr) for one in _alternatives(_follow(model, path)))
 
 
 def is_secret(model: type[BaseModel], path: KeyPath) -> bool:
-    """Return True if the value of ``path`` must not be shown.
+    """Return True if the value of this key must not be shown.
 
-    That is a secret, or any value given in place of a section that has one.
+    The key holds a secret, or it names a section or a mapping that contains a secret, but has another kind of value by
+    mistake.
     """
     annotation = _follow(model, path)
     section = _model_in(annotation)
     fields = section.model_fields.values() if section is not None else ()
-    return SecretStr in _alternatives(annotation) or any(SecretStr in _alternatives(one.annotation) for one in fields)
+    values = _step(annotation, "")  # of a mapping
+    return any(SecretStr in _alternatives(one) for one in (annotation, values, *(field.annotation for field in fields)))
 
 
 def find_elsewhere(model: type[BaseModel], path: KeyPath) -> KeyPath | None:
-    """Return the key of this name in another section, or ours for another program's name."""
+    """Return the key to suggest for an unknown one; None if there is none.
+
+    The result is the key of the same name in another section. Or it is our key for a setting that another program, such
+    as Kafka's Java consumer, calls by the unknown name.
+    """
     name = str(path[-1])
     if name in _OTHER_NAMES and path[0] != "pipeline":
         return _OTHER_NAMES[name]
@@ -83,9 +91,12 @@ def find_elsewhere(model: type[BaseModel], path: KeyPath) -> KeyPath | None:
     return next((leaf for leaf in same_kind if leaf[-1] == name), None)
 
 
-def is_section(annotation: object) -> bool:
-    """Return True if an annotation is a model or an optional one."""
-    return _model_in(annotation) is not None and get_origin(_bare(annotation)) is None
+def find_section(annotation: object) -> type[BaseModel] | None:
+    """Return the model of a settings section, by the annotation of its field.
+
+    None if the annotation is another type, or a collection of models.
+    """
+    return _model_in(annotation) if get_origin(_bare(annotation)) is None else None
 
 
 def _follow(model: type[BaseModel], path: KeyPath) -> object:

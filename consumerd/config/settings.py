@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """All settings of the daemon with their defaults; ``config.example.yaml`` documents each one.
 
-Models only; ``config.load`` reads the sources. Unknown keys are refused, and so are values whose feature this release
-does not have.
+Models only; ``config.load`` reads the sources. Unknown keys are refused. Mistakes that show only in several sections
+are found here and in ``member_settings``.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    SecretStr,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
 
-from consumerd.access.address import ClusterAddress, TlsFiles, ZooKeeperCredential
+from consumerd.config.cluster_section import ClusterSection
+from consumerd.config.member_settings import find_unfit_generation, find_unfit_membership, find_unfit_times
 from consumerd.config.pipeline import Pipeline
 from consumerd.config.schema import guess
 from consumerd.config.section import (
@@ -42,150 +41,108 @@ from consumerd.config.section import (
     refuse,
 )
 from consumerd.group.subscription import Subscription as GroupSubscription
-from consumerd.net.versions import parse_broker_version
+from consumerd.net.tls import find_unpaired
+from consumerd.offsets.store import ZOOKEEPER_ONLY, Place
 from consumerd.sinks.option_types import INT32_MAX, read_bytes, read_milliseconds
-from consumerd.zk.connect_string import parse_connect_string
 
 UnitPolicy = Literal["stop", "skip", "quarantine"]
 
-_SUPPORTED: Final = {
-    "generation": (("auto", "modern"), "brokers of 0.8 and later can be consumed, those of 0.6 and 0.7 cannot"),
-    "membership": (("zookeeper",), "groups with members in ZooKeeper can be joined, those that brokers keep cannot"),
-    "storage": (("zookeeper",), "positions are kept in ZooKeeper; those in Kafka cannot be read or written"),
-}
-"""Keys with values that name missing features: the supported values, and the reason why others are refused."""
-
-
-def _refuse_missing_feature(value: object, info: ValidationInfo) -> object:
-    known, reason = _SUPPORTED[str(info.field_name)]
-    if value not in known:
-        raise ValueError(f"{str(value)[:40]!r} is not supported yet: {reason}; write {' or '.join(known)}")
-    return value
-
-
 LARGEST_SHARE = 4
-"""A message may take at most one part in this many of the memory budget."""
-
-
-class TlsSection(Section):
-    """TLS to the brokers. Files are PEM."""
-
-    enabled: bool = False
-    ca_file: FilePath | None = None
-    certificate_file: FilePath | None = None
-    key_file: FilePath | None = None
-    check_hostname: bool = True
-
-    @model_validator(mode="after")
-    def _files_are_used(self) -> Self:
-        named = [name for name in ("ca_file", "certificate_file", "key_file") if getattr(self, name) is not None]
-        # one message only: these files are not read, so their own faults do not matter
-        if not self.enabled and (named or not self.check_hostname):
-            unused = (*named, *(() if self.check_hostname else ("check_hostname",)))
-            message = (
-                "without cluster.tls.enabled the connection is plain text: write enabled: true, "
-                f"or remove {' and '.join(unused)}"
-            )
-            refuse([SettingFault(unused, message)])
-        if (self.certificate_file is None) != (self.key_file is None):
-            given, other = (
-                ("key_file", "certificate_file") if self.certificate_file is None else ("certificate_file", "key_file")
-            )
-            refuse([SettingFault((given,), f"certificate_file and key_file go together: give {other}, too")])
-        return self
-
-    def locate(self) -> TlsFiles | None:
-        """Return the files as a part of the cluster's address, None where TLS is off."""
-        if not self.enabled:
-            return None
-        return TlsFiles(
-            setting="cluster.tls",
-            trusted=self.ca_file,
-            certificate=self.certificate_file,
-            key=self.key_file,
-            check_hostname=self.check_hostname,
-        )
-
-
-class ZookeeperAuthSection(Section):
-    """Digest authentication with ZooKeeper: ``user:password``, from a file or the environment only."""
-
-    scheme: Literal["digest"] = "digest"
-    credential: SecretStr | None = None
-    credential_file: FilePath | None = None
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        variable = "the environment variable CONSUMERD_CLUSTER__ZOOKEEPER_AUTH__CREDENTIAL"
-        if self.credential is None and self.credential_file is None:
-            raise ValueError(f"give credential_file, or {variable}")
-        if self.credential is not None and self.credential_file is not None:
-            refuse([SettingFault(("credential_file", "credential"), f"give either this or {variable}, not both")])
-        if self.credential is not None and not is_credential(self.credential.get_secret_value()):
-            refuse([SettingFault(("credential",), f"{variable} does not hold user:password")])
-        return self
-
-    def locate(self) -> ZooKeeperCredential:
-        """Return where the credential is, as a part of the cluster's address."""
-        return ZooKeeperCredential(
-            setting="cluster.zookeeper_auth.credential_file",
-            scheme=self.scheme,
-            file=self.credential_file,
-            text="" if self.credential is None else self.credential.get_secret_value(),
-        )
-
-
-def is_credential(text: str) -> bool:
-    """Return True if a text has the form ``user:password`` of ZooKeeper's scheme ``digest``."""
-    user, colon, password = text.strip().partition(":")
-    return bool(user and colon and password)
-
-
-class ClusterSection(Section):
-    """The address of the cluster, and the connections to its brokers."""
-
-    zookeeper: Annotated[str, in_our_words(parse_connect_string)]
-    generation: Annotated[Literal["auto", "modern"], BeforeValidator(_refuse_missing_feature)] = "auto"
-    broker_version: Annotated[str, in_our_words(parse_broker_version, "cluster.broker_version")] = "auto"
-    client_id: Name | None = None
-    connect_timeout_ms: WireMilliseconds = 6000
-    request_timeout_ms: WireMilliseconds = 30000
-    metadata_backoff_ms: Annotated[int, BeforeValidator(read_milliseconds), Field(gt=0, le=10_000)] = 200
-    tls: TlsSection = TlsSection()
-    zookeeper_auth: ZookeeperAuthSection | None = None
-
-    def locate(self, *, client_id: str, session_timeout_ms: int) -> ClusterAddress:
-        """Return the cluster's address; ``client_id`` counts where the settings name none."""
-        return ClusterAddress(
-            zookeeper=self.zookeeper,
-            zookeeper_auth=None if self.zookeeper_auth is None else self.zookeeper_auth.locate(),
-            trusts_modern=self.generation == "modern",
-            tls=self.tls.locate(),
-            broker_version=self.broker_version,
-            client_id=self.client_id or client_id,
-            session_timeout_s=session_timeout_ms / 1000,
-            connect_timeout_s=self.connect_timeout_ms / 1000,
-            request_timeout_s=self.request_timeout_ms / 1000,
-            metadata_backoff_s=self.metadata_backoff_ms / 1000,
-        )
+"""Divisor of the memory budget: a message may use at most budget / LARGEST_SHARE bytes."""
 
 
 SessionTimeout = Annotated[int, BeforeValidator(read_milliseconds), Field(ge=1000, le=INT32_MAX)]
 
 
+Assignor = Literal["range", "roundrobin", "roundrobin-0.8", "roundrobin-1.0"]
+
+HEARTBEATS_PER_SESSION = 6
+"""Number of heartbeats within the session timeout, if no interval is set.
+
+Half a timeout without an answer pauses the use of claimed partitions.
+"""
+_LEAST_HEARTBEATS: Final = 3
+
+
 class GroupSection(Section):
-    """The group that this process is a member of, and its membership."""
+    """Settings of the consumer group that this process is a member of.
+
+    Attributes:
+        id: Name of the group.
+        membership: ``zookeeper``, or ``kafka`` for a group that a broker coordinates.
+        consumer_id: Fixed id of the member; None for one made of host, time and random digits.
+        streams: Number of consumer threads for which this process counts in the assignment.
+        assignor: Rule of the assignment, such as ``range``.
+        session_timeout_ms: Time after which the partitions of a crashed member are free.
+        heartbeat_interval_ms: Time between two heartbeats to the coordinator; None for a sixth of the session timeout.
+        rebalance_timeout_ms: Time for which the coordinator waits for members to join again.
+    """
 
     id: Name
-    membership: Annotated[Literal["zookeeper"], BeforeValidator(_refuse_missing_feature)] = "zookeeper"
+    membership: Literal["zookeeper", "kafka"] = "zookeeper"
     consumer_id: Name | None = None
     streams: WholeNumber = Field(1, ge=1, le=1000)
-    assignor: Literal["range", "roundrobin-0.8", "roundrobin-1.0"] = "range"
+    assignor: Assignor = "range"
     session_timeout_ms: SessionTimeout = 6000
+    heartbeat_interval_ms: WireMilliseconds | None = None
+    rebalance_timeout_ms: WireMilliseconds = 60000
+
+    @property
+    def heartbeat_s(self) -> float:
+        """Seconds between two heartbeats of a member that a broker coordinates.
+
+        Without the setting ``heartbeat_interval_ms``, a sixth of ``session_timeout_ms``.
+        """
+        chosen = self.heartbeat_interval_ms
+        return (self.session_timeout_ms / HEARTBEATS_PER_SESSION if chosen is None else chosen) / 1000
+
+    @model_validator(mode="after")
+    def _fits_membership(self) -> Self:
+        refuse(self._find_of_kafka() if self.membership == "zookeeper" else self._find_of_zookeeper())
+        return self
+
+    def _find_of_kafka(self) -> Iterator[SettingFault]:
+        if self.assignor == "roundrobin":
+            message = (
+                "members of 0.8 to 0.11 and members of 1.0 and later compute different plans for it: write "
+                "roundrobin-0.8 or roundrobin-1.0, as the group's Java members are; expected range, roundrobin-0.8 or "
+                "roundrobin-1.0 with membership: zookeeper"
+            )
+            yield SettingFault(("assignor", "membership"), message)
+        if self.heartbeat_interval_ms is not None:
+            message = "only brokers are sent heartbeats: remove it, or write membership: kafka"
+            yield SettingFault(("heartbeat_interval_ms", "membership"), message)
+
+    def _find_of_zookeeper(self) -> Iterator[SettingFault]:
+        if self.assignor not in {"range", "roundrobin"}:
+            message = f"{self.assignor} is of groups in ZooKeeper: with membership: kafka write range or roundrobin"
+            yield SettingFault(("assignor", "membership"), message)
+        if self.streams > 1:
+            message = "with membership: kafka a process counts as one member: remove it, or run more processes"
+            yield SettingFault(("streams", "membership"), message)
+        longest_ms = self.session_timeout_ms // _LEAST_HEARTBEATS
+        if self.heartbeat_interval_ms is not None and self.heartbeat_interval_ms > longest_ms:
+            yield SettingFault(
+                ("heartbeat_interval_ms", "session_timeout_ms"),
+                f"must be at most a third of session_timeout_ms ({longest_ms}), got {self.heartbeat_interval_ms}: "
+                "delivery pauses when no heartbeat was answered for half the session timeout",
+            )
 
 
 class RebalanceSection(Section):
-    """Timing of rebalances; the defaults fit into a Java member's default patience of 6 s."""
+    """Settings of the timing of rebalances.
+
+    The defaults fit into the 6 s for which a Java member retries by default.
+
+    Attributes:
+        settle_ms: Time to wait for further changes of members or topics before acting on one.
+        max_retries: Number of failed attempts to claim a partition after which the process reports that it is not
+            ready. It goes on trying.
+        backoff_ms: First delay between two attempts while an owner node of another member remains.
+        drain_timeout_ms: Longest time in which a partition that is released may flush and commit.
+        release_grace_ms: Time from the end of draining to the deletion of the owner node.
+        reconcile_ms: Interval at which assigned, claimed and running partitions are compared.
+    """
 
     settle_ms: Milliseconds = 200
     max_retries: WholeNumber = Field(4, ge=1)
@@ -203,9 +160,16 @@ Expression = Annotated[str, in_our_words(_check_expression, "expression")]
 
 
 class SubscriptionSection(Section):
-    """Subscribed topics and their sink.
+    """Settings of a subscription: topics, and the sink that gets their records.
 
-    Topics are given by name, by a pattern, or as all but those of a black list.
+    Exactly one of the first three is given.
+
+    Attributes:
+        topics: Names of the topics.
+        pattern: Java regular expression: all topics whose whole name matches, also those created later.
+        black_list: Java regular expression: all topics but those whose whole name matches.
+        exclude: Together with ``pattern`` only: topics that are left out although ``pattern`` matches them.
+        sink: Name of the sink.
     """
 
     topics: tuple[TopicName, ...] = ()
@@ -246,9 +210,9 @@ class SubscriptionSection(Section):
 
 
 class SinkSettings(BaseModel):
-    """A sink: its ``type``, its share of the memory, and the options of that type.
+    """Settings of a sink: its ``type``, its share of memory, that type's options.
 
-    ``memory_share`` is relative to those of the other sinks in use.
+    Each sink in use gets ``memory_share / sum`` of the memory for records, where ``sum`` is over all sinks in use.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -269,26 +233,84 @@ class SinkSettings(BaseModel):
 
     @property
     def on_rejected(self) -> UnitPolicy:
-        """The policy for rejected records, an option of every sink type.
+        """Policy for records that the sink rejects: ``stop``, ``skip`` or ``quarantine``.
 
-        The type's own model checks the value.
+        Every type of sink has this option. The type's own model checks the value.
         """
         chosen = self.options.get("on_rejected")
         return "skip" if chosen == "skip" else "quarantine" if chosen == "quarantine" else "stop"
 
 
 class OffsetsSection(Section):
-    """Storage of positions, and policies for missing or out-of-range positions."""
+    """Settings of the store of positions, and policies for missing or out-of-range positions.
 
-    storage: Annotated[Literal["zookeeper"], BeforeValidator(_refuse_missing_feature)] = "zookeeper"
+    Attributes:
+        storage: Store of committed positions.
+        dual_commit: With ``storage: kafka``, True to read and write positions in ZooKeeper, too; None means True.
+        ignore_other_place: True to start although the store that is not read holds larger positions.
+        commit_interval_ms: Time between two commits of the acknowledged position.
+        on_missing: Policy if there is no position: begin at the start or end of the log, or stop the partition.
+        on_below: Policy if the position is below the log's start.
+        on_above: Policy if the position is above the log's end.
+    """
+
+    storage: Literal["zookeeper", "kafka"] = "zookeeper"
+    dual_commit: bool | None = None
+    ignore_other_place: bool = False
     commit_interval_ms: PositiveMilliseconds = 5000
     on_missing: Literal["earliest", "latest", "stop"] = "earliest"
     on_below: Literal["earliest", "latest", "nearest", "stop"] = "stop"
     on_above: Literal["earliest", "latest", "nearest", "stop"] = "stop"
 
+    @model_validator(mode="after")
+    def _dual_needs_kafka(self) -> Self:
+        if self.dual_commit and self.storage != "kafka":
+            message = "commits to both places need storage: kafka; with storage: zookeeper, remove dual_commit"
+            refuse([SettingFault(("dual_commit", "storage"), message)])
+        return self
+
+    @property
+    def places(self) -> frozenset[Place]:
+        """Stores in which committed positions are read and written: ZooKeeper, Kafka, or both.
+
+        ZooKeeper with ``storage: zookeeper``. With ``storage: kafka`` both, or Kafka alone if ``dual_commit`` is false,
+        as with Kafka's Java consumer.
+        """
+        return find_places(self.storage, dual_commit=self.dual_commit)
+
+    @property
+    def kept_in(self) -> Literal["zookeeper", "kafka", "both"]:
+        """Name of the stores of committed positions: ``zookeeper``, ``kafka`` or ``both``."""
+        return "both" if len(self.places) > 1 else self.storage
+
+
+def find_places(storage: Literal["zookeeper", "kafka"], *, dual_commit: bool | None) -> frozenset[Place]:
+    """Return the stores in which committed positions are read and written.
+
+    Args:
+        storage: The setting ``offsets.storage``. With ``zookeeper``, ZooKeeper is the only store.
+        dual_commit: The setting ``offsets.dual_commit``, which counts only if ``storage`` is ``kafka``. False means
+            Kafka only; True and None mean both stores.
+    """
+    if storage == "zookeeper":
+        return ZOOKEEPER_ONLY
+    return frozenset({Place.KAFKA} if dual_commit is False else Place)
+
 
 class FetchSection(Section):
-    """Fetching, and its memory limits."""
+    """Settings of fetching, and its memory limits.
+
+    Attributes:
+        memory_budget_bytes: Memory for fetched records, open files and requests, of all sinks together.
+        max_partition_bytes: First size limit of one partition's part of a response; a larger message doubles it.
+        max_message_bytes: Largest message or batch, as fetched and decompressed.
+        max_response_bytes: Size limit of one response (brokers of 0.10.1 and later).
+        max_wait_ms: Longest time that a broker waits for ``min_bytes`` before it answers.
+        receive_buffer_bytes: Size of the socket's receive buffer; 0 leaves it to the system.
+        isolation: ``read_committed`` leaves out records of aborted and open transactions.
+        on_corrupt: Policy for messages and batches that cannot be read.
+        on_oversized: Policy for messages and batches above ``max_message_bytes``.
+    """
 
     memory_budget_bytes: Bytes = 268435456
     max_partition_bytes: WireBytes = 8388608
@@ -325,15 +347,16 @@ class FetchSection(Section):
 
     @property
     def largest_unit_bytes(self) -> int:
-        """The largest message or batch whose copies fit into the budget, in bytes.
+        """Size in bytes of the largest message or batch that is delivered.
 
-        It applies to its size both as fetched and decompressed.
+        It is the smaller of ``max_message_bytes`` and a quarter of ``memory_budget_bytes``, since memory must hold
+        several copies of a message. The limit applies to the size as fetched and to the decompressed size.
         """
         return min(self.max_message_bytes, self.memory_budget_bytes // LARGEST_SHARE)
 
 
 class QuarantineSection(Section):
-    """The folder of units that a policy ``quarantine`` passes over."""
+    """Settings of the folder for messages and records that a policy ``quarantine`` sets aside."""
 
     path: Folder | None = None
 
@@ -343,9 +366,25 @@ _LAST_PORT: Final = 65535
 
 
 class HttpSection(Section):
-    """The address that serves metrics, health and the status page; ``off`` for none."""
+    """Settings of the address that serves metrics, health and the status page; ``off`` for none.
+
+    Attributes:
+        certificate_file: Our certificate in PEM format, for https; None for http.
+        key_file: Its private key, in PEM format and without a password.
+        token_file: File with the token that requests must have, probes excepted; None for none.
+    """
 
     listen: str = "127.0.0.1:9309"
+    certificate_file: FilePath | None = None
+    key_file: FilePath | None = None
+    token_file: FilePath | None = None
+
+    @model_validator(mode="after")
+    def _files_are_used(self) -> Self:
+        if (unpaired := find_unpaired(self.certificate_file, self.key_file)) is not None:
+            given, other = unpaired
+            refuse([SettingFault((given,), f"certificate_file and key_file go together: give {other}, too")])
+        return self
 
     @field_validator("listen", mode="before")
     @classmethod
@@ -371,7 +410,7 @@ class HttpSection(Section):
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Host and port, or None."""
+        """Host and port to listen on; None if the setting is ``off``."""
         if self.listen == "off":
             return None
         host, _, port = self.listen.rpartition(":")
@@ -379,26 +418,23 @@ class HttpSection(Section):
 
 
 class LogSection(Section):
-    """Logging to stderr; ``auto`` is for people on a terminal, JSON elsewhere."""
+    """Settings of logging to stderr.
+
+    Format ``auto`` is ``console`` on a terminal, else ``json``.
+    """
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "json", "console"] = "auto"
 
 
 class Shutdown(Section):
-    """Time limit of an orderly shutdown."""
+    """Settings of an orderly shutdown: its time limit."""
 
     timeout_ms: PositiveMilliseconds = 20000
 
 
-_JAVA_PATIENCE_MS: Final = 5000
-"""Longest handover that a Java member with default settings waits for: 4 tries, 2 s apart, less the time of a
-rebalance.
-"""
-
-
 class Settings(Section):
-    """All settings. Created by :func:`consumerd.config.load.load_settings`."""
+    """All settings of a daemon. Created by :func:`consumerd.config.load.load_settings`."""
 
     cluster: ClusterSection
     group: GroupSection
@@ -430,7 +466,15 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
-        refuse([*self._find_strange_sinks(), *self._find_homeless_quarantine(), *self._find_unfit_times()])
+        refuse(
+            [
+                *self._find_strange_sinks(),
+                *self._find_homeless_quarantine(),
+                *find_unfit_times(self),
+                *find_unfit_membership(self),
+                *find_unfit_generation(self, self.cluster.expected_generation),
+            ]
+        )
         return self
 
     def _find_strange_sinks(self) -> Iterator[SettingFault]:
@@ -459,35 +503,13 @@ class Settings(Section):
             )
 
     def quarantining(self) -> list[str]:
-        """Return the keys of all policies that are ``quarantine``."""
+        """Return the keys of all policies that are set to ``quarantine``."""
         policies = {
             "fetch.on_corrupt": self.fetch.on_corrupt,
             "fetch.on_oversized": self.fetch.on_oversized,
             **{f"sinks.{name}.on_rejected": sink.on_rejected for name, sink in self.sinks.items()},
         }
         return [key for key, policy in policies.items() if policy == "quarantine"]
-
-    def _find_unfit_times(self) -> Iterator[SettingFault]:
-        longest_wait = self.cluster.request_timeout_ms
-        if self.fetch.max_wait_ms >= longest_wait:
-            yield SettingFault(
-                ("fetch.max_wait_ms", "cluster.request_timeout_ms"),
-                f"must be below cluster.request_timeout_ms ({longest_wait}), got {self.fetch.max_wait_ms}",
-            )
-        drain_ms = self.rebalance.drain_timeout_ms + self.rebalance.release_grace_ms
-        drain = ("rebalance.drain_timeout_ms", "rebalance.release_grace_ms")
-        if drain_ms > _JAVA_PATIENCE_MS:
-            yield SettingFault(
-                drain,
-                f"with rebalance.release_grace_ms it is {drain_ms}, above {_JAVA_PATIENCE_MS}: "
-                "a Java member of the group gives up after 6 s of waiting for a partition",
-            )
-        elif self.shutdown.timeout_ms <= drain_ms:
-            yield SettingFault(
-                ("shutdown.timeout_ms", *drain),
-                f"must exceed rebalance.drain_timeout_ms and release_grace_ms together ({drain_ms}), got "
-                f"{self.shutdown.timeout_ms}",
-            )
 
 
 def _find_twins(subscriptions: tuple[SubscriptionSection, ...]) -> Iterator[SettingFault]:
@@ -507,23 +529,3 @@ def _find_twins(subscriptions: tuple[SubscriptionSection, ...]) -> Iterator[Sett
     for at, pattern in enumerate(patterns):
         if pattern is not None and pattern in patterns[:at]:
             yield SettingFault((f"{at}.pattern",), f"the pattern {pattern!r} is given twice: give each once")
-
-
-class InspectionGroup(BaseModel):
-    """The part of ``group`` that one-shot commands use; other keys are ignored."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    id: Name
-    assignor: Literal["range", "roundrobin-0.8", "roundrobin-1.0"] = "range"
-    session_timeout_ms: SessionTimeout = 6000
-
-
-class InspectionSettings(BaseModel):
-    """The settings that one-shot commands use: the cluster, and perhaps a group."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    cluster: ClusterSection
-    group: InspectionGroup | None = None
-    rebalance: RebalanceSection = RebalanceSection()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of the sinks that land files, and the check that keeps them apart."""
+"""Folders of the sinks that write files, and the check that they do not overlap."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from consumerd.sinks.registry import load_sink
 
 
 def landing_options(settings: Settings) -> dict[str, ChainOptions]:
-    """Return the options of each sink that lands files. Raises ConfigError."""
+    """Return the options of each sink that writes files, by the sink's name. Raises ConfigError."""
     every = {
         name: load_sink(sink.type).Options.model_validate(sink.options) for name, sink in sorted(settings.sinks.items())
     }
@@ -21,9 +21,9 @@ def landing_options(settings: Settings) -> dict[str, ChainOptions]:
 
 
 def check_paths(settings: Settings) -> None:
-    """Refuse sink and quarantine paths that are equal or nested. Raises ConfigError.
+    """Refuse folders of sinks and of the quarantine that are equal or nested. Raises ConfigError.
 
-    Each owner treats everything below its path as its own. Symbolic links are followed.
+    Each sink treats everything below its folder as its own. Symbolic links are followed.
     """
     paths: dict[str, tuple[str, Path]] = {}
     for name, options in landing_options(settings).items():

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings from texts: environment variables, defaults of an image, and ``--set``.
+"""Settings from texts: environment variables, defaults of a container image, and ``--set``.
 
 ``CONSUMERD_GROUP__ID=lake``
-    sets ``group.id``, over the files.
+    sets ``group.id``; it wins over settings files.
 ``CONSUMERD_DEFAULT__HTTP__LISTEN=0.0.0.0:9309``
-    sets ``http.listen`` below the files: the default of a container image, which a mounted file overrides.
+    sets ``http.listen`` as the default of a container image; settings files win over it.
 ``--set group.id=lake``
-    wins over everything.
+    wins over all other sources.
 """
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -24,14 +25,14 @@ from consumerd.config.schema import find_elsewhere, guess, is_secret, list_leave
 PREFIX: Final = "CONSUMERD_"
 IMAGE_PREFIX: Final = "CONSUMERD_DEFAULT__"
 COMMAND_LINE: Final = "command line"
-"""The place of values given by options other than ``--set``, which names its own."""
+"""Origin of values given by options other than ``--set``, which names the key."""
 SWITCHES: Final = frozenset({
     # of the program
     "FAIL_POINTS", "JAVA", "JAVA_LACKS", "KERNEL", "UVLOOP",
     # of its build and its tests
-    "BRONZE_SEEDS", "DRIVERS_OWN", "FAILURES", "FULL_MATRIX", "GROUP_SEEDS", "KAFKA_CACHE", "KILLS", "REQUIRE_KAFKA",
-    "REQUIRE_KERNEL", "REQUIRE_TOOLS", "RUN", "SCREENSHOTS", "SEED", "SIMULATION_SEEDS", "VERIFICATION",
-    "ZOOKEEPER_OF",
+    "BRONZE_SEEDS", "COORDINATED_SEEDS", "DRIVERS_OWN", "FAILURES", "FULL_MATRIX", "GROUP_SEEDS", "KAFKA_CACHE",
+    "KILLS", "LEGACY_SEEDS", "REQUIRE_KAFKA", "REQUIRE_KERNEL", "REQUIRE_TOOLS", "RUN", "SCREENSHOTS", "SEED",
+    "SIMULATION_SEEDS", "SMOKE_RELEASES", "UNSTABLE", "VERIFICATION", "ZOOKEEPER_OF",
 })  # fmt: skip
 """Variables with our prefix that are not settings. A test finds missing ones."""
 
@@ -47,14 +48,20 @@ _CLOSE_VARIABLE: Final = 0.85
 
 
 def render_variable(path: KeyPath) -> str:
-    """Return the environment variable that sets ``path``."""
+    """Return the name of the environment variable that sets a key.
+
+    Example: ``CONSUMERD_GROUP__ID`` for ``("group", "id")``.
+    """
     return PREFIX + "__".join(str(part).upper() for part in path)
 
 
 def read_environment(environment: Mapping[str, str], model: type[BaseModel]) -> tuple[Layer, Layer]:
-    """Return the settings of the environment, and the defaults of the image.
+    """Return the settings of environment variables, and the defaults of a container image.
 
-    ``model`` is the model of all settings.
+    The defaults are variables that begin with ``CONSUMERD_DEFAULT__``.
+
+    Args:
+        model: Model of all settings.
     """
     given, image = _Texts(model), _Texts(model)
     doubts: list[Doubt] = []
@@ -100,7 +107,13 @@ def read_environment(environment: Mapping[str, str], model: type[BaseModel]) -> 
 
 
 def read_command_line(overrides: Sequence[str], extra: Mapping[str, object], model: type[BaseModel]) -> Layer:
-    """Return the settings given by ``--set`` and, as ``extra``, by other options."""
+    """Return the settings given on the command line.
+
+    Args:
+        overrides: Texts ``key=value``, of the option ``--set``.
+        extra: Nested values of other options.
+        model: Model of all settings.
+    """
     texts = _Texts(model, extra)
     for override in overrides:
         key, separator, text = override.partition("=")
@@ -119,7 +132,7 @@ class _Texts:
     def __init__(self, model: type[BaseModel], values: Mapping[str, object] | None = None) -> None:
         self.problems: list[Problem] = []
         self._model = model
-        self._values: dict[str, object] = _copy(values or {})
+        self._values: dict[str, object] = copy.deepcopy(dict(values or {}))
         self._places: dict[tuple[str, ...], str] = {}
 
     def put(self, path: tuple[str, ...], text: str, place: str) -> None:
@@ -188,7 +201,3 @@ def _find_meant(parts: tuple[str, ...], model: type[BaseModel]) -> KeyPath | Non
     by_name = {render_variable(path).removeprefix(PREFIX): path for path in list_leaves(model)}
     found = guess(parts[0], by_name, cutoff=_CLOSE_VARIABLE)
     return find_elsewhere(model, parts) if found is None else by_name[found]
-
-
-def _copy(values: Mapping[str, object]) -> dict[str, object]:
-    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in values.items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptions of pydantic's errors: one line each, with the value and advice."""
+"""Texts for pydantic's validation errors: one line each, with the value and advice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OTHER_WORDS: Final[Mapping[str, str]] = {
     "warn": "warning", "err": "error", "critical": "error", "trace": "debug", "text": "console", "plain": "console",
     "drop": "skip", "ignore": "skip", "fail": "stop", "gz": "gzip", "zst": "zstd",
 }  # fmt: skip
-"""Values that other programs use, and ours for them."""
+"""Values that other programs use, and our values of the same meaning."""
 
 _Describe = Callable[[str, Mapping[str, Any]], str]
 _DESCRIPTIONS: Final[Mapping[str, _Describe]] = {
@@ -50,10 +50,10 @@ _TIME_TYPES: Final = ("datetime_", "date_", "timezone_")
 
 
 def describe(item: Mapping[str, Any], *, secret: bool = False) -> str:
-    """Describe one error of ``ValidationError.errors()``.
+    """Describe one validation error of pydantic's ``ValidationError.errors()`` in a line.
 
     Args:
-        item: The error, with its input and context.
+        item: Error, with its input and context.
         secret: True if the value must not be repeated.
     """
     kind, value, context = item["type"], item.get("input"), item.get("ctx", {})
@@ -81,13 +81,18 @@ def describe(item: Mapping[str, Any], *, secret: bool = False) -> str:
 
 
 def describe_unknown(key: str, known: list[str], suggestion: str | None) -> str:
-    """Describe an unknown key."""
+    """Return the message for an unknown key.
+
+    Args:
+        known: Keys that the section has.
+        suggestion: Key that was probably meant; None if none is similar.
+    """
     hint = f"; did you mean {suggestion}?" if suggestion is not None else ""
     return f"unknown key{hint}; there is {', '.join(known)}" if known else f"unknown key {key!r}{hint}"
 
 
 def show(value: object) -> str:
-    """Return a value in YAML notation, shortened.
+    """Return the value of a setting in YAML notation, shortened for a message.
 
     Of a list or mapping, only the kind is shown.
     """

@@ -26,10 +26,11 @@ _HINTS: Final = {
 
 
 def read_yaml(path: Path) -> Layer:
-    """Return the settings of a file, with duplicate keys as problems.
+    """Return the settings of a YAML file, with the line of each key.
 
-    If a section is given twice, both are read, so that none of their keys is reported as missing. Raises ConfigError if
-    the file is not a YAML mapping.
+    A key that is given twice is in the result's ``problems``. If a section is given twice, the keys of both are read,
+    so that none of them is reported as missing. Raises ConfigError if the file cannot be read, or is not a YAML
+    mapping.
     """
     document = _Document(path)
     try:

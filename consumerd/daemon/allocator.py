@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How memory is given back by the C library: glibc's only, anything else is left as it is.
+"""Settings of glibc's memory allocator, so that freed memory goes back to the system.
 
-glibc serves what is large from memory that it maps for it alone, and unmaps it when it is freed: but where "large"
-begins grows with the first such block that is freed, to 32 MiB, and from then on a daemon that moves megabytes around
-keeps holes of them in the heaps of its threads. Here the border stays where it is, and there are few such heaps.
+Without glibc nothing is set.
 
-Where there is plenty of memory, the border is above most of what a sink hands to a file at a time: memory that is mapped
-anew for every MiB or two is had page by page each time (landing JSON as Parquet was slower by a seventh). What more is
-resident then is set aside for libraries; where there is little to be set aside, the border is 1 MiB.
+glibc maps large blocks separately, and unmaps them when they are freed. But its threshold for "large" is dynamic: it
+grows to the size of a freed block, up to 32 MiB. From then on a daemon that allocates and frees blocks of a few MiB
+leaves holes of that size in the heaps of its threads. Here the threshold is fixed, and the number of heaps is limited.
+
+With a memory budget of 256 MiB or more the threshold is 4 MiB, above most blocks that a sink writes at a time. With a
+lower threshold each block of a MiB or two would be mapped again, page by page (landing JSON as Parquet took a seventh
+longer). The part of the budget that is reserved for libraries covers the memory that stays resident. With a smaller
+budget the threshold is 1 MiB.
 """
 
 from __future__ import annotations
@@ -22,13 +25,19 @@ _ARENA_MAX: Final = -8
 """Parameters of mallopt(3)."""
 
 PLENTY_BYTES: Final = 256 << 20
+"""Memory budget, in bytes, from which on blocks are mapped from ``LARGE_OF_PLENTY_BYTES`` on only."""
 LARGE_BYTES: Final = 1 << 20
 LARGE_OF_PLENTY_BYTES: Final = 4 << 20
+"""Sizes in bytes from which on the allocator maps a block separately, for small and large memory budgets."""
 HEAPS: Final = 2
+"""Limit of the allocator's heaps, which threads share."""
 
 
 def tune_allocator(budget_bytes: int) -> bool:
-    """Set it, before threads are started, for a daemon with this budget; return whether there was anything to set."""
+    """Set the C library's allocator for a memory budget in bytes.
+
+    Called before threads start. Returns False if the C library is not glibc, and nothing was set.
+    """
     if platform.libc_ver()[0] != "glibc":
         return False
     large_bytes = LARGE_OF_PLENTY_BYTES if budget_bytes >= PLENTY_BYTES else LARGE_BYTES

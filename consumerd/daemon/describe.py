@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delivery as the status shows it: partitions, sinks, and the partitions in trouble."""
+"""Functions that make parts of the daemon's status: partitions, sinks and problems.
+
+A problem is a line of text for operators about partitions that are stopped or failing.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,22 @@ from consumerd.fetch.buffer import MemoryBudget
 from consumerd.telemetry.wording import join_shown
 
 PROBLEM_AFTER_S: Final = 30.0
-"""How long a partition may be failing before it counts as a problem, in seconds: retries often succeed earlier."""
+"""Time, in seconds, after which a partition whose delivery fails is shown as a problem.
+
+Retries often succeed earlier.
+"""
 _NAMED: Final = 8
-"""Partitions that a reason names; there may be thousands."""
+"""Limit of partitions that a problem names; there may be thousands."""
 
 
 def describe_partition(one: DeliveryStatus, recent: RecentEvents, *, now_ms: float) -> PartitionReport:
-    """Return one partition's status; ``now_ms`` is the calendar's time, which the age of records is counted by."""
+    """Return the report about one partition that this process delivers.
+
+    Args:
+        one: the partition's status as delivery knows it.
+        recent: source of the partition's rate, and of the times of its last progress and commit.
+        now_ms: the wall clock, in ms since the Unix epoch; the age of the oldest record is computed from it.
+    """
     return PartitionReport(
         topic=one.partition.topic,
         partition=str(one.partition.partition),
@@ -38,6 +50,7 @@ def describe_partition(one: DeliveryStatus, recent: RecentEvents, *, now_ms: flo
         records_per_second=recent.rate(one.partition),
         last_progress=recent.last_progress(one.partition),
         last_commit=recent.last_commit(one.partition),
+        mirrored=recent.find_mirrored(one.partition),
     )
 
 
@@ -47,7 +60,14 @@ def describe_sinks(
     partitions: Iterable[PartitionReport],
     recent: RecentEvents,
 ) -> tuple[SinkStatus, ...]:
-    """Return each of the sinks that have a memory account, with what its partitions here have not landed."""
+    """Return the status of each sink of this process, sorted by name.
+
+    Args:
+        budgets: the memory accounts of the sinks, by name.
+        held_up: names of sinks because of which fetching waits for memory.
+        partitions: reports about all partitions that this member owns.
+        recent: source of the files that each sink has published.
+    """
     counts: Counter[str] = Counter()
     waiting: Counter[str] = Counter()
     for one in partitions:
@@ -68,7 +88,11 @@ def describe_sinks(
 
 
 def explain_problems(partitions: Iterable[PartitionReport]) -> Iterator[str]:
-    """Yield the partitions that are stopped or failing, with the reason; those that fail for one reason share a line."""
+    """Yield lines for operators about stopped and failing partitions.
+
+    There is one line per stopped partition, and one per reason for all partitions that have been failing for some time
+    (``PROBLEM_AFTER_S``) for that reason.
+    """
     failing: dict[str, list[PartitionReport]] = {}
     for one in partitions:
         if one.state == DeliveryState.STOPPED:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last events, for display: one lasting or repeated event is one row, and no kind pushes all others out.
+"""History of the daemon's last events, such as errors, for the status page.
 
-Example: a broker with 200 partitions dies. Each partition tells of it, with the same reason; the history has one event
-that names three of them and counts 200, and what happened before is still there.
+Repeated events are merged into one, and no kind of event displaces all others. Example: a broker with 200 partitions
+dies, and each partition reports it with the same reason. The history has one event that names three partitions and
+counts 200, and earlier events are still there.
 """
 
 from __future__ import annotations
@@ -17,17 +18,24 @@ from consumerd.telemetry.text_tables import escape_unprintable
 from consumerd.telemetry.wording import join_shown
 
 _MERGED_S: Final = 600.0
-"""An event that is told again within this time of the last is counted, instead of remembered anew."""
+"""Longest time, in seconds, between two occurrences that are merged into one event."""
 _NAMED: Final = 3
-"""Partitions that one event names; the others are counted."""
+"""Number of partitions that an event names; the others are counted."""
 _SHOWN_CHARACTERS: Final = 1000
+"""Limit of an event's detail, in characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventStatus:
-    """An event: how many seconds ago it was told last and first, and how often.
+    """An event of the daemon, such as an error, which may have occurred several times.
 
-    ``partitions`` counts those that it concerns; 0 for an event of the whole process.
+    Attributes:
+        ago_s: seconds since the last occurrence.
+        kind: type of the event, such as ``sink failed``.
+        what: description for people, with the partitions.
+        count: number of occurrences.
+        partitions: number of partitions concerned; 0 for an event of the whole process.
+        first_ago_s: seconds since the first occurrence.
     """
 
     ago_s: float
@@ -63,7 +71,7 @@ class _Event:
 
 
 class EventHistory:
-    """The last ``limit`` events. ``now`` is monotonic, in seconds."""
+    """The last ``limit`` events of the daemon. ``now`` is the monotonic clock, in seconds."""
 
     def __init__(self, limit: int, now: Callable[[], float]) -> None:
         self._limit = limit
@@ -71,9 +79,17 @@ class EventHistory:
         self._events: list[_Event] = []
 
     def note(self, kind: str, detail: str, partition: TopicPartition | None = None) -> None:
-        """Remember an event; the same kind and detail of another partition, or soon again, is the same event."""
+        """Add an event, or count it as a repetition of an earlier one.
+
+        It is a repetition if an event of the same kind and detail occurred less than ``_MERGED_S`` seconds ago.
+
+        Args:
+            kind: type of the event, such as ``sink failed``.
+            detail: the reason, or other text.
+            partition: the partition concerned; None for an event of the whole process.
+        """
         now = self._now()
-        detail = escape_unprintable(detail[:_SHOWN_CHARACTERS])  # names of brokers and members may be anything
+        detail = escape_unprintable(detail[:_SHOWN_CHARACTERS])  # names of brokers and members may hold any character
         event = self._take(kind, detail, now) or _Event(kind, detail, now, now)
         event.at = now
         event.count += 1
@@ -91,7 +107,7 @@ class EventHistory:
         return None
 
     def _drop_one(self) -> None:
-        """Drop the oldest event of the kind that has most."""
+        """Drop the oldest event of the most frequent kind."""
         kinds = Counter(event.kind for event in self._events)
         most = max(kinds.values())
         self._events.remove(next(event for event in self._events if kinds[event.kind] == most))

@@ -1,23 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP surface: metrics, health, status. Reads the status; changes nothing.
+"""The HTTP server: metrics, health and status. All requests only read.
 
-``/livez`` answers whenever the event loop turns; a rebalance or a ZooKeeper outage never fails it. ``/readyz`` is 200 when
-registered and every assigned partition is claimed, else 503 with the reasons. Partitions that are stopped or failing are
-listed in its body and do not change the code: another process would have the same trouble with them, and a roll-out, which
-waits for readiness, must be able to bring the mend.
+Endpoints
+    ``/livez``           200 while the event loop runs; a rebalance or a ZooKeeper outage does not change it.
+    ``/readyz``          200 if registered and all assigned partitions are claimed, else 503 with the reasons. Stopped
+                         and failing partitions are listed, and do not change the code: another process would have the
+                         same trouble, and a roll-out, which waits for readiness, may bring the fix.
+    ``/metrics``         Prometheus's text format.
+    ``/api/v1/status``   the status as JSON.
+    ``/``                the status page.
 
-The status is read on the event loop; what takes its time with thousands of partitions, which is to write it down, is done
-in threads. The registry's counters lock themselves. Of each document one is made at a time; requests that came before
-that began share it, so that any number of scrapers costs one thread.
+Documents
+    The status is read on the event loop. With many partitions it is rendered in a thread. One document of each kind is
+    made at a time, and requests that came before it was begun share it. So any number of scrapers takes one thread.
 
-Bounds. Connections beyond :data:`_MOST_CONNECTIONS` close the oldest one, so that clients which are slow, or silent,
-cannot keep a probe out or take the descriptors that files and brokers need. An answer on a connection that has been in
-use for :data:`_LAST_ANSWER_S` says ``Connection: close`` and is the last one, so that the client sends its next request
-elsewhere. A connection that is still open at :data:`_LIFETIME_S` sends nothing, or does not read its answer, and is
-aborted. aiohttp bounds the headers.
+    Example: scrapers A, B and C ask for metrics. A's document is being made when B and C arrive. They wait, and then
+    share a second document, because the first one was begun before they asked.
 
-No Host header is looked at: a page of another origin that had its name point here could read the status, and change
-nothing. Requests that change anything must check it.
+Protection
+    With a token, all but the probes need it; with a certificate, the listener speaks https (``daemon.http_guard``).
+
+Connections
+    Above :data:`_MOST_CONNECTIONS` the oldest connection is closed. So slow or silent clients cannot keep probes out,
+    or take the descriptors that files and brokers need. The first response after :data:`_LAST_ANSWER_S` has
+    ``Connection: close``, and the client opens a new connection for its next request. A connection that is still open
+    after :data:`_LIFETIME_S` sends nothing, or does not read its response; it is aborted. aiohttp limits the headers.
+
+The Host header is not checked. By DNS rebinding a page of another origin could read the status, and change nothing.
+Any request that changes something would have to check it.
 """
 
 from __future__ import annotations
@@ -25,7 +35,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
 from typing import Final
 
@@ -35,6 +45,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from consumerd.aio.tasks import alongside
+from consumerd.daemon.http_guard import ServerCertificate, TokenGuard
 from consumerd.daemon.page import render_page
 from consumerd.daemon.readings import read_gauges
 from consumerd.daemon.status import DaemonStatus
@@ -42,25 +53,39 @@ from consumerd.errors import ConfigError
 from consumerd.telemetry.metrics import write_metrics
 
 _MOST_CONNECTIONS: Final = 64
+"""Limit of open connections."""
 _LAST_ANSWER_S: Final = 40.0
-"""Time from a connection's first request to its last one, in seconds; Prometheus opens another one.
+"""Age of a connection, in seconds, from which on the next response closes it.
 
 A connection in use has a request in each ``_KEEPALIVE_S``, so one of them comes between this and ``_LIFETIME_S``.
 """
 _LIFETIME_S: Final = 70.0
-"""Age at which a connection is cut off, in seconds."""
+"""Age at which a connection is aborted, in seconds."""
 _SWEEP_S: Final = 5.0
-"""Interval between two looks at the connections' ages, in seconds."""
+"""Interval of the checks of the connections' ages, in seconds."""
 _BACKLOG: Final = 32
+"""Limit of connections that wait to be accepted."""
 _KEEPALIVE_S: Final = 30.0
+"""Time without a request after which a connection is closed, in seconds."""
+_HANDSHAKE_S: Final = 5.0
+"""Time limit of a TLS handshake, in seconds; connections in it do not count in :data:`_MOST_CONNECTIONS`."""
 _HEADER_BYTES: Final = 4096
+"""Limit of a request's line, and of each header."""
 
 _INLINE_PARTITIONS: Final = 50
-"""The status of so few is written within milliseconds; a thread would cost more."""
+"""Number of partitions up to which documents are rendered on the event loop, within milliseconds."""
 
 
-def make_application(status: Callable[[], Awaitable[DaemonStatus]], registry: CollectorRegistry) -> web.Application:
-    """Return the application; each request takes a fresh status."""
+def make_application(
+    status: Callable[[], Awaitable[DaemonStatus]], registry: CollectorRegistry, guard: TokenGuard | None = None
+) -> web.Application:
+    """Return the aiohttp application with metrics, health and status.
+
+    Args:
+        status: reads the current status.
+        registry: counters and histograms for ``/metrics``.
+        guard: refuses requests without the token; None to answer all.
+    """
 
     page_document = Document(status, _write_page)
     api_document = Document(status, _write_json)
@@ -75,9 +100,12 @@ def make_application(status: Callable[[], Awaitable[DaemonStatus]], registry: Co
     async def live(_request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
-    async def ready(_request: web.Request) -> web.Response:
+    async def ready(request: web.Request) -> web.Response:
         now = await status()
-        lines = [*(("ok",) if now.ready else now.not_ready), *now.problems]
+        if guard is None or guard.admits(request):
+            lines = [*(("ok",) if now.ready else now.not_ready), *now.problems]
+        else:
+            lines = ["ok" if now.ready else "not ready"]  # reasons name topics and hosts
         return web.Response(
             status=200 if now.ready else 503,
             body="".join(f"{line}\n" for line in lines).encode(errors="backslashreplace"),
@@ -88,7 +116,7 @@ def make_application(status: Callable[[], Awaitable[DaemonStatus]], registry: Co
     async def metrics(_request: web.Request) -> web.Response:
         return web.Response(body=await metrics_document.make(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    application = web.Application()
+    application = web.Application(middlewares=[] if guard is None else [guard.guard])
     application.router.add_get("/", page)
     application.router.add_get("/api/v1/status", api)
     application.router.add_get("/livez", live)
@@ -98,7 +126,10 @@ def make_application(status: Callable[[], Awaitable[DaemonStatus]], registry: Co
 
 
 class Document:
-    """A document about the status, made anew for each request, or for several that wait at the same time."""
+    """A rendering of the daemon's status for HTTP: metrics, JSON or HTML.
+
+    Each call of :meth:`make` renders the present status; calls that wait at the same time share one rendering.
+    """
 
     def __init__(self, status: Callable[[], Awaitable[DaemonStatus]], write: Callable[[DaemonStatus], bytes]) -> None:
         self._status = status
@@ -106,14 +137,18 @@ class Document:
         self._turn = asyncio.Lock()
         self._begun = 0
         self._made = 0
-        """Which of those that have begun :attr:`_body` is."""
+        """Serial number of the document in :attr:`_body`; ``_begun`` is that of the newest one begun."""
         self._body = b""
 
     async def make(self) -> bytes:
-        """Return the document as of now or later. Cancel freely."""
+        """Return the rendered status as bytes, for one HTTP request.
+
+        The status is read after this call began. If another rendering is being made, this call waits for its end, and
+        then shares the next one with all other waiting calls. Cancelling a call does not disturb the others.
+        """
         begun_before = self._begun
         async with self._turn:
-            if self._made <= begun_before:  # else one that began after our call was made while we waited
+            if self._made <= begun_before:  # else another request has made one while we waited, begun after our call
                 self._begun = number = self._begun + 1
                 self._body = await self._make()
                 self._made = number
@@ -127,7 +162,7 @@ class Document:
 
 
 def _write_page(status: DaemonStatus) -> bytes:
-    return render_page(status).encode(errors="backslashreplace")  # whatever text has come in
+    return render_page(status).encode(errors="backslashreplace")  # names from outside may have lone surrogates
 
 
 def _write_json(status: DaemonStatus) -> bytes:
@@ -135,8 +170,16 @@ def _write_json(status: DaemonStatus) -> bytes:
 
 
 @asynccontextmanager
-async def serve(application: web.Application, host: str, port: int) -> AsyncIterator[tuple[str, int]]:
-    """Listen while the block runs; gives the address (port 0 asks for a free one). Raises ConfigError if it is taken."""
+async def serve(
+    application: web.Application, host: str, port: int, certificate: ServerCertificate | None = None
+) -> AsyncIterator[tuple[str, int]]:
+    """Serve HTTP while the block runs; yield the listener's host and port.
+
+    Port 0 chooses a free port. Raises ConfigError if it cannot listen there, for example because the port is taken.
+
+    Args:
+        certificate: Certificate for https; None for http.
+    """
     ages = ConnectionAges()
     runner = make_runner(application, ages)
     await runner.setup()
@@ -151,10 +194,20 @@ async def serve(application: web.Application, host: str, port: int) -> AsyncIter
             return connections()
 
         try:
-            listener = await loop.create_server(admit, host, port, backlog=_BACKLOG)
+            listener = await loop.create_server(
+                admit,
+                host,
+                port,
+                backlog=_BACKLOG,
+                ssl=None if certificate is None else certificate.context,
+                ssl_handshake_timeout=None if certificate is None else _HANDSHAKE_S,
+            )
         except OSError as error:
             raise ConfigError(f"http.listen: cannot listen on {host}:{port}: {error.strerror or error}") from error
-        async with alongside(ages.cut_older(connections), name="http connections"):
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(alongside(ages.cut_older(connections), name="http connections"))
+            if certificate is not None:
+                await stack.enter_async_context(alongside(certificate.follow(), name="http certificate"))
             try:
                 yield listener.sockets[0].getsockname()[:2]
             finally:
@@ -164,7 +217,11 @@ async def serve(application: web.Application, host: str, port: int) -> AsyncIter
 
 
 def make_runner(application: web.Application, ages: ConnectionAges) -> web.AppRunner:
-    """Return the server's runner. It announces the last answer on each connection, by ``ages``."""
+    """Return aiohttp's runner of the application, which closes old connections.
+
+    Args:
+        ages: the ages of the connections; it marks the last response of an old one.
+    """
     application.middlewares.append(ages.end_old)
     return web.AppRunner(
         application,
@@ -178,11 +235,12 @@ def make_runner(application: web.Application, ages: ConnectionAges) -> web.AppRu
 
 
 class ConnectionAges:
-    """Ages of connections, by which each is ended.
+    """Ages of the HTTP server's connections, and the closing of old ones.
 
-    A client must be told before its connection ends, else its next request is lost. ``RequestHandler.close`` does not
-    tell: while a connection waits for a request, it ends the task and leaves the socket open. The next request is then
-    received and never answered.
+    An old connection is closed with a response: the header ``Connection: close`` tells the client to send no further
+    request on it. Otherwise a request sent at the moment of the closing would be lost. aiohttp's
+    ``RequestHandler.close`` is not used: on a connection without a pending request it leaves the socket open, and later
+    requests are never answered.
     """
 
     def __init__(self) -> None:
@@ -190,7 +248,10 @@ class ConnectionAges:
 
     @web.middleware
     async def end_old(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Add ``Connection: close`` to the answer if the connection is old."""
+        """Handle a request; add ``Connection: close`` to the response of an old connection.
+
+        Old is a connection that was opened :data:`_LAST_ANSWER_S` seconds ago or earlier.
+        """
         response = await handler(request)
         now = asyncio.get_running_loop().time()
         if now - self._since.setdefault(request.protocol, now) >= _LAST_ANSWER_S:
@@ -198,7 +259,7 @@ class ConnectionAges:
         return response
 
     async def cut_older(self, connections: web.Server) -> None:
-        """Abort connections older than ``_LIFETIME_S``, until cancelled."""
+        """Abort HTTP connections older than ``_LIFETIME_S`` seconds, until cancelled."""
         now = asyncio.get_running_loop().time
         while True:
             await asyncio.sleep(_SWEEP_S)
@@ -209,6 +270,6 @@ class ConnectionAges:
 
 
 def _cut(connection: web.RequestHandler) -> None:
-    """Cut a connection off; what was not taken of an answer would keep it from closing."""
+    """Abort a connection. Closing it would wait until the client has read the response."""
     if connection.transport is not None:
         connection.transport.abort()

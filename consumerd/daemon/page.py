@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status page: one HTML document, rendered from the status, that a person can read without any other tool.
+"""The status page: one HTML document, rendered from the status.
 
-It asks for nothing else: no script, no font, no picture. On a narrow screen each row of a table becomes a block whose
-cells carry the names of their columns.
+It loads nothing else: no script, no font, no image. On a narrow screen each row of a table becomes a block, whose cells
+show the names of their columns.
 """
 
 from __future__ import annotations
@@ -12,20 +12,32 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
+from consumerd.daemon.mirror import find_mirror_lag
 from consumerd.daemon.page_style import STYLE
-from consumerd.daemon.status import DaemonStatus, Moment, PartitionReport, RequestStatus, SinkStatus
+from consumerd.daemon.status import (
+    AwayStatus,
+    DaemonStatus,
+    MirrorStatus,
+    MirrorTopicStatus,
+    Moment,
+    PartitionReport,
+    RequestStatus,
+    SinkStatus,
+)
 from consumerd.delivery.status import DeliveryState
+from consumerd.group.classic.transitions import ClassicState
 from consumerd.group.transitions import MemberState
-from consumerd.telemetry.wording import counted
+from consumerd.telemetry.wording import counted, join_shown
 from consumerd.zk.port import LeasePhase
 
+_POSITIONS: Final = {"kafka": "in Kafka", "both": "in ZooKeeper and Kafka"}
 _PHASES: Final = {
     LeasePhase.NONE.value: "waiting for one",
     LeasePhase.FRESH.value: "ZooKeeper answers in time",
     LeasePhase.PAUSED.value: "no answer for half its timeout, delivery pauses",
     LeasePhase.SUSPENDED.value: "no answer for two thirds of its timeout, others may soon own the partitions",
 }
-"""What each phase of the session means."""
+"""Descriptions of the phases of the session."""
 
 _STATES: Final = {
     MemberState.DETACHED.value: "no session",
@@ -37,10 +49,30 @@ _STATES: Final = {
     MemberState.LEAVING.value: "flushes, commits and releases",
     MemberState.STOPPED.value: "has left",
 }
-"""What this member does in each of its states."""
+"""Descriptions of the member's states."""
+
+_COORDINATED_STATES: Final = {
+    ClassicState.UNJOINED.value: "joins the group when its time has come",
+    ClassicState.JOINING.value: "the coordinator waits for all members to join",
+    ClassicState.SYNCING.value: "waits for the assignment",
+    ClassicState.STABLE.value: "owns, or claims, what the leader has assigned to it",
+    ClassicState.DRAINING.value: "the group rebalances: flushes and commits before it joins again",
+    ClassicState.LEAVING.value: "flushes, commits and leaves",
+    ClassicState.STOPPED.value: "has left",
+}
+"""Descriptions of the states of a member that a broker coordinates."""
+_COORDINATED_PHASES: Final = {
+    LeasePhase.NONE.value: "belongs to no generation",
+    LeasePhase.FRESH.value: "the coordinator answers in time",
+    LeasePhase.PAUSED.value: "no heartbeat answered for half the session timeout, delivery pauses",
+    LeasePhase.SUSPENDED.value: "no heartbeat answered for two thirds of the session timeout",
+}
 
 _UNSETTLED: Final = frozenset({MemberState.SETTLING.value, MemberState.READING.value})
-"""States in which the group has changed and is looked at anew."""
+_COORDINATED_UNSETTLED: Final = frozenset(
+    {ClassicState.JOINING.value, ClassicState.SYNCING.value, ClassicState.DRAINING.value}
+)
+"""States in which the group has changed and is read again."""
 
 _COLOURS: Final = {
     DeliveryState.STOPPED.value: "bad",
@@ -49,14 +81,15 @@ _COLOURS: Final = {
     DeliveryState.PAUSED.value: "busy",
     DeliveryState.DRAINING.value: "busy",
 }
-"""States of a partition in which it does not simply flow."""
+"""CSS classes of a partition's states; other states have none."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column: its name, and how its cells are set.
+    """A column: its name, and the CSS class of its cells.
 
-    ``n`` numbers, ``s`` short; on a narrow screen ``wide`` has a line of its own, ``title`` stands above the others.
+    ``n`` is for numbers, ``s`` for short text. On a narrow screen ``wide`` has its own line, and ``title`` is above all
+    others.
     """
 
     name: str
@@ -77,6 +110,8 @@ _PARTITIONS: Final = (
     _Column("moved", "n"),
     _Column("commit", "n"),
 )
+_AWAY_SHOWN: Final = 20
+"""Partitions that are named for each broker that is away."""
 _SINKS: Final = (
     _Column("sink", "title"),
     _Column("partitions", "n"),
@@ -88,6 +123,20 @@ _SINKS: Final = (
     _Column("open", "n"),
     _Column("delay", "n"),
     _Column("last file", "wide"),
+)
+_AWAY: Final = (
+    _Column("broker", "title"),
+    _Column("away", "n"),
+    _Column("why", "wide"),
+    _Column("partitions", "wide"),
+)
+_MIRRORED_TOPICS: Final = (_Column("topic", "title"), _Column("partitions", "n"), _Column("not in the target", "n"))
+_MIRRORED: Final = (
+    _Column("partition", "title"),
+    _Column("target"),
+    _Column("source offset", "n"),
+    _Column("target offset", "n"),
+    _Column("not in the target", "n"),
 )
 _HOLDERS: Final = (_Column("partition", "title"), _Column("holder", "wide"))
 _REQUESTS: Final = (
@@ -109,7 +158,10 @@ _EVENTS: Final = (_Column("when", "s"), _Column("event", "s"), _Column("what", "
 
 
 def render_page(status: DaemonStatus) -> str:
-    """Return the document; everything that comes from outside is escaped."""
+    """Return the status page as an HTML document.
+
+    Text from outside, such as topics and reasons, is escaped.
+    """
     return "".join(_document(status))
 
 
@@ -120,13 +172,20 @@ def _document(status: DaemonStatus) -> Iterator[str]:
     yield f'<link rel="icon" href="data:,"><title>{group}: {_readiness(status)} &middot; consumerd</title>'
     yield f"<style>{STYLE}</style></head><body><header><h1>consumerd<small>group {group}</small></h1>"
     yield f'<span class="badge {"ok" if status.ready else "bad"}">{_readiness(status)}</span>'
-    if status.owned < status.desired or status.state in _UNSETTLED:
+    unsettled = _UNSETTLED if status.coordination is None else _COORDINATED_UNSETTLED
+    if status.owned < status.desired or status.state in unsettled:
         yield '<span class="badge busy">rebalancing</span>'
     yield "</header><main>"
     yield from _notes(status)
     yield from _facts(status)
     yield f"<h2>Partitions <small>{status.owned} owned, {status.desired} assigned</small></h2>"
     yield _table(_PARTITIONS, (row for one in status.partitions for row in _partition_rows(one)))
+    if status.away:
+        yield f"<h2>Away <small>{sum(len(one.partitions) for one in status.away)} of the group's partitions</small></h2>"
+        yield _table(_AWAY, map(_away_row, status.away))
+    if status.mirror is not None:
+        yield "<h2>Mirror</h2>"
+        yield from _mirror(status, status.mirror)
     yield "<h2>Sinks <small>files since the start of this process</small></h2>"
     yield _table(_SINKS, map(_sink_row, status.sinks))
     if status.conflicts:
@@ -148,7 +207,7 @@ def _readiness(status: DaemonStatus) -> str:
 
 
 def _notes(status: DaemonStatus) -> Iterator[str]:
-    """Yield what somebody should know before anything else."""
+    """Yield the notes at the top of the page: troubles, with their reasons."""
     topics = (", ".join(status.missing_topics),) if status.missing_topics else ()
     for title, lines in (
         ("Not ready", status.not_ready),
@@ -159,6 +218,7 @@ def _notes(status: DaemonStatus) -> Iterator[str]:
             tuple(f"{t}: {why}" for t, why in status.denied_topics.items()),
         ),
         ("Members disagree", status.disagreements),
+        ("Away", tuple(f"{one.reason}: {counted(len(one.partitions), 'partition')}" for one in status.away)),
     ):
         if lines:
             items = "".join(f"<li>{escape(line)}</li>" for line in lines)
@@ -186,9 +246,18 @@ def _facts(status: DaemonStatus) -> Iterator[str]:
         bar + (f"MiB: {escape(kinds)}" if kinds else "nothing is held"),
         long=True,
     )
-    state = f"{status.state}: {_STATES[status.state]}" if status.state in _STATES else status.state
+    states = _STATES if status.coordination is None else _COORDINATED_STATES
+    state = f"{status.state}: {states[status.state]}" if status.state in states else status.state
     yield _fact("member", escape(status.consumer_id or "not registered"), escape(state), long=True)
-    yield _fact("ZooKeeper", escape(session), escape(_PHASES[status.session_phase]), long=True)
+    if (group := status.coordination) is not None:
+        generation = f"generation {group.generation}" if group.generation >= 0 else "no generation"
+        role = f", {group.assignor}, {'leader' if group.leader else 'follower'}" if group.assignor else ""
+        shown = f"broker {group.coordinator}, {generation}{role}" if group.coordinator else "not found yet"
+        yield _fact("coordinator", escape(shown), escape(_COORDINATED_PHASES[group.phase]), long=True)
+    if status.session_phase != "none" or status.coordination is None:  # a coordinated member may have no ZooKeeper
+        yield _fact("ZooKeeper", escape(session), escape(_PHASES[status.session_phase]), long=True)
+    if status.positions != "zookeeper":
+        yield _fact("positions", _POSITIONS[status.positions], "offsets.storage")
     yield "</dl>"
 
 
@@ -219,6 +288,32 @@ def _partition_rows(one: PartitionReport) -> Iterator[str]:
         yield f'<tr class="why"><td colspan="{len(_PARTITIONS)}">{escape(one.reason)}</td></tr>'
 
 
+def _mirror(status: DaemonStatus, mirror: MirrorStatus) -> Iterator[str]:
+    verdict = "yes" if mirror.safe_to_cut_over else f"no, because {escape('; '.join(mirror.unsafe))}"
+    yield f'<dl class="facts">{_fact("safe to cut over", verdict, "everything is in the target", long=True)}</dl>'
+    yield _table(_MIRRORED_TOPICS, map(_mirrored_topic_row, mirror.topics))
+    yield _table(_MIRRORED, (row for one in status.partitions for row in _mirrored_rows(one)))
+
+
+def _mirrored_topic_row(one: MirrorTopicStatus) -> str:
+    return _row(_MIRRORED_TOPICS, (escape(one.topic), _number(one.partitions), _number(one.lag)))
+
+
+def _mirrored_rows(one: PartitionReport) -> Iterator[str]:
+    if (place := one.mirrored) is not None:
+        cells = (
+            escape(f"{one.topic}/{one.partition}"),
+            escape(f"{place.topic}/{place.partition}"),
+            *map(_number, (place.source, place.target, find_mirror_lag(one))),
+        )
+        yield _row(_MIRRORED, cells)
+
+
+def _away_row(one: AwayStatus) -> str:
+    shown = join_shown(one.partitions, _AWAY_SHOWN)
+    return _row(_AWAY, [escape(cell) for cell in (str(one.broker), f"{len(one.partitions)}", one.reason, shown)])
+
+
 def _sink_row(one: SinkStatus) -> str:
     last = "&ndash;"
     if one.last_file is not None:
@@ -231,7 +326,7 @@ def _sink_row(one: SinkStatus) -> str:
         memory,
         *map(_number, (one.files, one.records)),
         _mebibytes(one.bytes),
-        _number(one.open_files),
+        _number(one.open_files + one.requests),  # a sink has files or requests, never both
         "&ndash;" if one.landing_delay_s is None else _duration(one.landing_delay_s),
         last,
     )
@@ -279,7 +374,7 @@ def _row(columns: Sequence[_Column], cells: Sequence[str]) -> str:
 
 
 def _share(status: DaemonStatus) -> str:
-    """Return how many of the group's partitions are here; the others are other members', or nobody's."""
+    """Return the number of the group's partitions that this member owns, of all."""
     return f"{status.owned} of the group's {counted(status.group_partitions, 'partition')} here"
 
 

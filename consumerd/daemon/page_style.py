@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the status page looks: by daylight and in the dark, on a wide screen and on a phone. One style sheet, nothing loaded."""
+"""Style sheet of the status page, for light and dark mode, wide and narrow screens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ STYLE: Final = """
 --back:#12171d;--sheet:#1a2129;--text:#e2e8ef;--dim:#9dabba;--line:#2d3742;--ok:#6fd596;--okback:#143323;
 --bad:#ff9d94;--badback:#43201e;--busy:#f3c46b;--busyback:#3c2f13;--fill:#5b9bdb;--link:#8dbdf2}}
 *{box-sizing:border-box}
-body{font:14px/1.45 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;margin:0 auto;max-width:80rem;padding:1.25rem 1rem 2rem;
+body{font:14px/1.45 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;
+margin:0 auto;max-width:80rem;padding:1.25rem 1rem 2rem;
 color:var(--text);background:var(--back);overflow-wrap:anywhere}
 header{display:flex;flex-wrap:wrap;align-items:center;gap:.4rem .75rem;margin-bottom:1rem}
 h1{font-size:1.3rem;margin:0}
@@ -38,7 +39,8 @@ dd.main{font-size:1.15rem;font-weight:600;font-variant-numeric:tabular-nums}
 dd.more{color:var(--dim);font-size:.85rem}
 .bar{height:.4rem;border-radius:.2rem;background:var(--line);margin:.3rem 0;overflow:hidden}
 .bar i{display:block;height:100%;background:var(--fill)}
-table{border-collapse:separate;border-spacing:0;width:100%;background:var(--sheet);border:1px solid var(--line);border-radius:.4rem}
+table{border-collapse:separate;border-spacing:0;width:100%;
+background:var(--sheet);border:1px solid var(--line);border-radius:.4rem}
 th,td{text-align:left;padding:.32rem .7rem;border-top:1px solid var(--line);vertical-align:top}
 tr:first-child>*{border-top:0}
 th{font-weight:600;color:var(--dim);font-size:.85rem;white-space:nowrap;overflow-wrap:normal}
@@ -51,11 +53,13 @@ td .bad,td .busy{font-weight:600}
 footer{margin-top:1.5rem;color:var(--dim);font-size:.9rem}
 @media (max-width:54rem){
 table.rows,table.rows tbody{display:block}
-table.rows tr{display:grid;grid-template-columns:1fr 1fr;gap:.1rem 1rem;padding:.5rem .8rem;border-top:1px solid var(--line)}
+table.rows tr{display:grid;grid-template-columns:1fr 1fr;gap:.1rem 1rem;padding:.5rem .8rem;
+border-top:1px solid var(--line)}
 table.rows tr.heads{display:none}
 table.rows tr.heads+tr{border-top:0}
 table.rows tr.why{display:block;border-top:0;padding-top:0}
-table.rows td{display:flex;flex-wrap:wrap;justify-content:space-between;gap:0 .6rem;border:0;padding:0;text-align:left;white-space:normal}
+table.rows td{display:flex;flex-wrap:wrap;justify-content:space-between;gap:0 .6rem;
+border:0;padding:0;text-align:left;white-space:normal}
 table.rows td[data-is]::before{content:attr(data-is);color:var(--dim)}
 table.rows td.wide{grid-column:1/-1}
 table.rows td.wide{justify-content:flex-start}

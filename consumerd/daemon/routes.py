@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which sink a partition's records go to, and what the process registers for that."""
+"""The sink of each topic's partitions, and the subscription that the process registers."""
 
 from __future__ import annotations
 
@@ -18,20 +18,24 @@ from consumerd.sinks.base import PartitionWriter, Sink
 from consumerd.zk.znodes import Pattern, normalise_pattern
 
 _LITERAL: Final = re.compile(r"(?:[A-Za-z0-9_-]|\\[.]|\[[.]\])+")
-"""A run of an expression that stands for itself; a bare full stop does not."""
+"""Literal part of a regular expression. A bare full stop is not literal."""
 _CLASS: Final = re.compile(r"\[(?![.]\])[^]]*\]")
+"""Character class, except ``[.]``."""
 
 
 def make_subscription(settings: Settings) -> Subscription:
-    """Return the one subscription that the process registers. Raises ConfigError."""
+    """Return the subscription that this process registers in the group, for all sinks together.
+
+    Raises ConfigError for a pattern or a topic name that is not valid.
+    """
     streams = settings.group.streams
     if settings.subscriptions[0].topics:
         topics = {topic: streams for subscription in settings.subscriptions for topic in subscription.topics}
         return Subscription.to_topics(topics)
-    # what one subscription excludes, another may include: each carries its own look-ahead
+    # each expression has its own excluded topics, as a look-ahead, because another subscription may include them
     lists = [_make_list(one, streams) for one in settings.subscriptions]
     if lists[0].pattern is Pattern.BLACK_LIST:
-        return lists[0]  # the settings allow no other beside it
+        return lists[0]  # the settings allow no second one with a black list
     return Subscription.to_white_list([expression for one in lists for expression in one.streams], streams)
 
 
@@ -44,7 +48,10 @@ def _make_list(one: config.SubscriptionSection, streams: int) -> Subscription:
 
 
 class _Ambiguous:
-    """Stands in for the sink of a topic that matches the patterns of two: nothing is delivered to either."""
+    """Sink of a topic that two sinks' patterns match: refuses to open a partition.
+
+    The error tells the operator to exclude the topic from one of the sinks.
+    """
 
     def __init__(self, topic: str, names: list[str]) -> None:
         self._message = (
@@ -53,15 +60,20 @@ class _Ambiguous:
         )
 
     async def open(self, claim: Claim) -> PartitionWriter:  # noqa: ARG002 - the port's
-        """Refuse. Raises PermanentSinkError."""
+        """Raise PermanentSinkError: the settings do not say which sink gets the topic."""
         raise PermanentSinkError(self._message)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is held."""
 
 
 class SinkRoutes:
-    """Finds the sink of each partition, and whom a sink's units in quarantine are charged to (nobody by default)."""
+    """Finds the sink that gets the records of a partition.
+
+    Args:
+        charges: functions that add bytes to the memory accounts of the sinks, by sink; they are called for data on its
+            way into quarantine. A sink that is not listed is not charged.
+    """
 
     def __init__(
         self,
@@ -77,7 +89,11 @@ class SinkRoutes:
         self._by_list = [(one.sink, _make_list(one, 1)) for one in settings.subscriptions if not one.topics]
 
     def find(self, partition: TopicPartition) -> SinkRoute:
-        """Return where the partition's records go; for a topic that matches two sinks, one that refuses all."""
+        """Return the sink of a partition's topic, and the policy for refused records.
+
+        If the patterns of two sinks match the topic, the result is a sink that refuses to open the partition. Raises
+        ConfigError if no subscription names the topic.
+        """
         names = sorted(self._names(partition.topic))
         if len(names) == 1:
             name = names[0]
@@ -92,9 +108,11 @@ class SinkRoutes:
         return SinkRoute(name="+".join(names), sink=_Ambiguous(partition.topic, names))
 
     def find_shared(self) -> tuple[str, list[str]] | None:
-        """Return a topic that two sinks would get, with their names, if one is easily found.
+        """Return a topic name that the patterns of two sinks match, and the sinks' names.
 
-        Topics are tried that the expressions' own words suggest: what is found is certain, what is not may still be.
+        It serves to warn at the start. Only names made of the literal parts of the patterns are tried. Example: for
+        ``orders.*`` and ``.*_eu`` it tries ``orders``, ``_eu``, ``orders_eu`` and ``_euorders``. None if no tried name
+        matches; another name may still match both.
         """
         words = [word for pattern in self._patterns for word in _find_words(pattern)]
         pairs = ("".join(pair) for pair in itertools.permutations(words, 2))
@@ -110,7 +128,7 @@ class SinkRoutes:
 
 
 def _find_words(expression: str) -> Iterator[str]:
-    """Yield topic names that an expression may be about: the literal runs of each alternative, one after the other."""
+    """Yield likely topic names of an expression: the joined literal parts of each alternative."""
     for alternative in _CLASS.sub("", normalise_pattern(expression)).split("|"):
         runs = [re.sub(r"[\\\[\]]", "", run) for run in _LITERAL.findall(alternative)]
         if runs:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One daemon in one process: signals, and how it ends.
+"""Runs one daemon in one process: signals, and the end of the process.
 
-The first SIGTERM or SIGINT asks for an orderly end; a second one, or ``shutdown.timeout_ms``, cuts it short.
+The first SIGTERM or SIGINT begins an orderly stop. A second one, or ``shutdown.timeout_ms``, cuts it short.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import signal
 
 import structlog
 
+from consumerd.aio.tasks import find_cause
 from consumerd.config.settings import Settings
 from consumerd.daemon.assemble import Daemon
 from consumerd.daemon.service_manager import find_service_manager
@@ -21,14 +22,17 @@ _log = structlog.get_logger(__name__)
 
 
 class DrainCutShort(ConsumerdError):
-    """Somebody was in a hurry: what was not safe yet is fetched again by whoever owns the partitions next."""
+    """A second signal ended the orderly stop before all records were committed.
+
+    The partitions' next owners fetch the records that were not committed again.
+    """
 
 
 async def run_until_stopped(settings: Settings) -> None:
-    """Run until a signal.
+    """Run the daemon in this process until SIGTERM or SIGINT, and stop in order.
 
-    Raises ConfigError and other ConsumerdErrors that end the process, DrainCutShort after a second signal; logs the
-    others.
+    Raises DrainCutShort after a second signal, ConfigError, and other ConsumerdErrors that end the process. Failures
+    are logged before they are raised.
     """
     stop = asyncio.Event()
     main = asyncio.current_task()
@@ -62,16 +66,3 @@ async def run_until_stopped(settings: Settings) -> None:
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
-
-
-def find_cause(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the failure that says most: one of ours rather than what followed from it."""
-    leaves = list(_leaves(failures))
-    return next((leaf for leaf in leaves if isinstance(leaf, ConsumerdError)), leaves[0])
-
-
-def _leaves(failures: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    leaves: list[BaseException] = []
-    for one in failures.exceptions:
-        leaves += _leaves(one) if isinstance(one, BaseExceptionGroup) else [one]
-    return leaves

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notifications to systemd by its sd_notify protocol: started, status, stopping, and the watchdog.
+"""Notifications to systemd by its sd_notify protocol: start, status, stop and watchdog.
 
-A message is one datagram of ``NAME=value`` lines to the Unix socket that ``NOTIFY_SOCKET`` names; ``@`` at its beginning stands
-for the zero byte of an abstract socket. Source: systemd's manual page sd_notify(3). With ``Type=notify`` the unit is
-"active" from ``READY=1`` on. Without ``NOTIFY_SOCKET`` (a terminal, a container) nothing is sent.
+A message is one datagram of ``NAME=value`` lines to the Unix socket that ``NOTIFY_SOCKET`` names. A leading ``@`` means
+an abstract socket. Source: systemd's manual page sd_notify(3). Without ``NOTIFY_SOCKET`` (a terminal, a container)
+nothing is sent.
 
-Started, for systemd, means that the settings are accepted and the HTTP port listens. It does not wait for ZooKeeper: an
-outage must neither fail the start of a host's services nor restart a process that waits. ``STATUS=`` says what it waits for.
+Start
+    With ``Type=notify`` the unit is "active" after ``READY=1``. That is sent when the settings are accepted and the
+    HTTP port listens. It does not wait for ZooKeeper, whose outage must neither fail the start of a host's services nor
+    restart a waiting process. ``STATUS=`` has the reason of the wait.
 
-Watchdog: ``WATCHDOG=1`` is sent by a task of the event loop, at least twice in ``WATCHDOG_USEC``. A loop that stands still
-sends nothing, and systemd ends and restarts the process.
-
-Ownership: ``Daemon.run`` runs :meth:`ServiceManager.report` beside the daemon until its last part has ended, so that the
-watchdog is fed while a stop drains.
+Watchdog
+    A task of the event loop sends ``WATCHDOG=1`` at least twice in ``WATCHDOG_USEC``. If the loop hangs, systemd
+    restarts the process. ``Daemon.run`` keeps :meth:`ServiceManager.report` running until its last part has ended, so a
+    long drain is not taken for a hang.
 """
 
 from __future__ import annotations
@@ -20,20 +21,19 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from typing import Final
 
 import structlog
 
-from consumerd.aio.timeouts import timeout
+from consumerd.aio.timeouts import wait_set
 from consumerd.daemon.status import DaemonStatus
 
 _STATUS_S: Final = 10.0
 """Longest interval between two messages, in seconds."""
 _SHOWN: Final = 200
-"""Characters of a reason in ``STATUS=``, which `systemctl status` shows in one line."""
+"""Limit of ``STATUS=`` in characters; `systemctl status` shows it in one line."""
 _STOP_MARGIN_S: Final = 10.0
-"""Time that a stop may take beyond ``shutdown.timeout_ms``, as told to systemd: ending threads, and the interpreter."""
+"""Time, in seconds, that systemd allows a stop beyond ``shutdown.timeout_ms``: for threads and the interpreter."""
 
 _log = structlog.get_logger(__name__)
 
@@ -42,9 +42,9 @@ class ServiceManager:
     """The service manager that started this process.
 
     Args:
-        address: The socket's address, as ``socket.sendto`` takes it.
-        watchdog_s: Longest silence that the service manager accepts, in seconds; None: it has no watchdog.
-        stop_timeout_s: Time that an orderly end may take, in seconds.
+        address: the socket's address, as ``socket.sendto`` takes it.
+        watchdog_s: longest time between messages that the service manager accepts, in seconds; None for no watchdog.
+        stop_timeout_s: time that an orderly stop may take, in seconds.
     """
 
     def __init__(self, address: str, *, watchdog_s: float | None, stop_timeout_s: float) -> None:
@@ -54,14 +54,17 @@ class ServiceManager:
         self._silent = False
 
     async def report(self, read_status: Callable[[], Awaitable[DaemonStatus]], stop: asyncio.Event) -> None:
-        """Tell of the start, then of the status and of ``stop``, until cancelled."""
+        """Notify systemd of the daemon's start, status and stop, until cancelled.
+
+        Args:
+            read_status: reads the daemon's current status.
+            stop: set when the daemon begins to stop; that is reported then.
+        """
         self._send("READY=1")
         while not stop.is_set():
             self._send("WATCHDOG=1", f"STATUS={summarize(await read_status())}")
-            with suppress(TimeoutError):
-                async with timeout(self._interval_s):
-                    await stop.wait()
-        # A stop may take longer than the unit's TimeoutStopSec=, where shutdown.timeout_ms was raised.
+            await wait_set(stop, self._interval_s)
+        # a raised shutdown.timeout_ms may be longer than the unit's TimeoutStopSec=
         extension_us = int((self._stop_timeout_s + _STOP_MARGIN_S) * 1e6)
         self._send(
             "STOPPING=1", "STATUS=stopping: flushing, committing, leaving", f"EXTEND_TIMEOUT_USEC={extension_us}"
@@ -71,7 +74,7 @@ class ServiceManager:
             await asyncio.sleep(self._interval_s)
 
     def _send(self, *lines: str) -> None:
-        """Send one message, or drop it where the socket is full: the next one says the same."""
+        """Send one message; drop it if the socket is full, because the next repeats it."""
         message = "\n".join(lines).encode(errors="backslashreplace")
         try:
             with socket.socket(
@@ -89,16 +92,25 @@ class ServiceManager:
 
 
 def find_service_manager(environment: Mapping[str, str], *, pid: int, stop_timeout_s: float) -> ServiceManager | None:
-    """Return the service manager that the environment names, or None. ``pid`` is this process's."""
+    """Return the service manager that started this process; None if there is none.
+
+    Args:
+        environment: the process's environment variables, such as ``NOTIFY_SOCKET``.
+        pid: id of this process.
+        stop_timeout_s: time that an orderly stop may take, in seconds.
+    """
     name = environment.get("NOTIFY_SOCKET", "")
-    if not name.startswith(("/", "@")):  # systemd knows vsock addresses, too: for virtual machines, not for services
+    if not name.startswith(("/", "@")):  # vsock addresses, which systemd knows too, are for virtual machines
         return None
     address = f"\0{name[1:]}" if name.startswith("@") else name
     return ServiceManager(address, watchdog_s=_read_watchdog(environment, pid), stop_timeout_s=stop_timeout_s)
 
 
 def summarize(status: DaemonStatus) -> str:
-    """Return the state of the daemon in one line."""
+    """Return the daemon's state in one line, for ``STATUS=`` of systemd.
+
+    Example: ``ready, 12 partitions``. Long lines are cut.
+    """
     if not status.ready:
         text = f"not ready: {status.not_ready[0]}"
     elif status.problems:
@@ -110,7 +122,7 @@ def summarize(status: DaemonStatus) -> str:
 
 
 def _read_watchdog(environment: Mapping[str, str], pid: int) -> float | None:
-    """Return the watchdog's limit in seconds, or None where there is none, or where it is another process's."""
+    """Return the watchdog's limit in seconds, None without one or if it is another process's."""
     microseconds = environment.get("WATCHDOG_USEC", "")
     if not microseconds.isdecimal() or int(microseconds) == 0:
         return None

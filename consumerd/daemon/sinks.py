@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""First look at the destinations of a process's sinks."""
+"""Checks the destinations of all sinks when the process starts."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from consumerd.sinks.base import CheckedSink
 from consumerd.telemetry.hooks import Hooks, Trouble
 
 _CHECK_S: Final = 10.0
+"""Limit of the time for one sink's check, in seconds."""
 
 _log = structlog.get_logger(__name__)
 
 
 async def check_sinks(sinks: Mapping[str, object], hooks: Hooks) -> None:
-    """Look at each destination before the first partition is claimed.
+    """Check the destination of each sink, before the first partition is claimed.
 
-    A destination that may come back (a volume that is not mounted) is told and tried again with each partition. Bounded.
-    Raises ConfigError for one that is somebody else's.
+    A destination that may come back, such as an unmounted volume or another cluster, is only reported; it is checked
+    again with each partition. Each check takes at most ``_CHECK_S`` seconds. Raises ConfigError for one that can never
+    be used, such as a path of another group.
     """
     for name, sink in sinks.items():
         if isinstance(sink, CheckedSink):
@@ -32,7 +34,7 @@ async def check_sinks(sinks: Mapping[str, object], hooks: Hooks) -> None:
             except RetriableSinkError as error:
                 reason = str(error)
             except TimeoutError:
-                reason = f"no answer from its path within {_CHECK_S:.0f} s"
+                reason = f"its destination has not answered within {_CHECK_S:.0f} s"
             else:
                 continue
             _log.warning("sink_not_ready", sink=name, reason=reason)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo: a cluster, a stream, a disturbed group, and an independent audit."""
+"""The command ``demo``: a cluster, a stream of records, a disturbed group, and an audit."""

@@ -24,7 +24,7 @@ _LOG_TAIL_BYTES: Final = 1500
 
 
 class ChildFailed(ConsumerdError):
-    """A process ended unexpectedly or was too slow.
+    """Raised if a child process ended unexpectedly or was too slow.
 
     The message has the end of its log.
     """
@@ -63,39 +63,43 @@ class Child:
         await self.kill()
 
     @property
-    def pid(self) -> int:
-        """The process id."""
-        return self.process.pid
-
-    @property
     def process(self) -> asyncio.subprocess.Process:
-        """The process. Raises RuntimeError before it is started."""
+        """The running child process. Raises RuntimeError before it is started."""
         if self._process is None:
             raise RuntimeError(f"{self.name} was not started")
         return self._process
 
     @property
     def running(self) -> bool:
-        """True while the process exists."""
+        """True while the child process exists."""
         return self._process is not None and self._process.returncode is None
 
     def check(self) -> None:
-        """Raise ChildFailed if the process has ended unexpectedly."""
+        """Raise ChildFailed if the child process has ended without :meth:`stop` or :meth:`kill`."""
         if not self._expected and self.process.returncode is not None:
             raise ChildFailed(f"{self.name} ended with {_describe(self.process.returncode)}{self._tail()}")
 
     def fail(self, what: str) -> ChildFailed:
-        """Return the error for something that the process did not do."""
+        """Return a ChildFailed error that says ``what`` the child process did not do.
+
+        The error's message also has the end of the child's log.
+        """
         return ChildFailed(f"{self.name} {what}{self._tail()}")
 
     async def read_line(self, timeout_s: float) -> str:
-        """Return the next line of its stdout. Raises ChildFailed at its end or on timeout."""
+        """Return the next line of the child's stdout.
+
+        Raises ChildFailed at its end or on timeout.
+        """
         line = await self.find_line(timeout_s)
         self.check()
         return line or ""
 
     async def find_line(self, timeout_s: float) -> str | None:
-        """Return the next line of its stdout, None at its end. Raises ChildFailed on timeout."""
+        """Return the next line of the child's stdout, None at its end.
+
+        Raises ChildFailed on timeout.
+        """
         assert self.process.stdout is not None
         try:
             async with timeout(timeout_s):
@@ -107,7 +111,7 @@ class Child:
         return line.decode().rstrip("\n") if line else None
 
     async def stop(self, timeout_s: float) -> None:
-        """Send SIGTERM and wait for the end.
+        """Send SIGTERM to the child process and wait for its end.
 
         Raises ChildFailed on timeout, and for an exit code other than 0.
         """
@@ -124,7 +128,7 @@ class Child:
             raise self.fail(f"ended with {_describe(code)} on SIGTERM")
 
     async def kill(self) -> None:
-        """Send SIGKILL and wait for the end. Idempotent."""
+        """Send SIGKILL to the child process and wait for its end. Idempotent."""
         self._expected = True
         if self._process is None:
             return

@@ -17,13 +17,16 @@ _PLAIN_INTERVAL_S: Final = 2.0
 
 
 class Display(AbstractContextManager["Display"], Protocol):
-    """Shows events as lines, and progress."""
+    """Interface of the demo's output: events as lines, and progress."""
 
     def say(self, text: str) -> None:
         """Show a line with the time since the start."""
 
     def show(self, progress: Mapping[str, int], total: Mapping[str, int]) -> None:
-        """Show the progress of each thing by name."""
+        """Show the progress of each named activity, as numbers done and in total.
+
+        Both mappings have the same keys.
+        """
 
 
 class BarDisplay:
@@ -67,7 +70,7 @@ class BarDisplay:
                 self._progress.update(self._tasks[name], completed=done, total=total[name])
 
 
-class PlainDisplay:
+class PlainDisplay(Display):
     """Output for a file, a pipe or a dumb terminal.
 
     One line per event, and one for the progress every two seconds.
@@ -79,9 +82,6 @@ class PlainDisplay:
         self._stream = stream if stream is not None else sys.stdout
         self._shown_at = -_PLAIN_INTERVAL_S
         self._shown: Mapping[str, int] = {}
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -95,7 +95,10 @@ class PlainDisplay:
             self._stream.flush()
 
     def show(self, progress: Mapping[str, int], total: Mapping[str, int]) -> None:
-        """Print the progress, if it has changed and was not printed within two seconds."""
+        """Print one line with the numbers done and in total of each named activity.
+
+        Does nothing if the numbers done are those of the last line, or if that line is less than two seconds old.
+        """
         now = self._now()
         if now - self._shown_at < _PLAIN_INTERVAL_S or progress == self._shown:
             return
@@ -105,7 +108,7 @@ class PlainDisplay:
 
 @contextmanager
 def _terminal_may_go() -> Iterator[None]:
-    """Ignore that the terminal is gone: SIGHUP follows, and ends the demo in order."""
+    """Ignore errors of a closed terminal: SIGHUP follows, and ends the demo in order."""
     try:
         yield
     except OSError as error:
@@ -114,6 +117,6 @@ def _terminal_may_go() -> Iterator[None]:
 
 
 def make_display(now: Callable[[], float]) -> Display:
-    """Return the display that suits stdout."""
+    """Return the display that suits stdout: progress bars on a terminal, else plain lines."""
     console = Console()
     return BarDisplay(now, console) if console.is_terminal and not console.is_dumb_terminal else PlainDisplay(now)

@@ -20,11 +20,13 @@ _UNITS: Final[Mapping[str, float]] = {"bytes": 1e-6, "kB": 1e-3, "MB": 1.0, "GB"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Downloads:
-    """The files of a set-up.
+    """Files that pip has installed during set-up, by pip's log.
 
     Args:
-        sizes: MB (10^6 bytes) by name, largest first, of the files that pip has downloaded, now or earlier.
-        built: Packages that pip had built earlier from sources that the log does not name.
+        sizes: Size in MB (10^6 bytes) of each file for which the log has a size, by file name, largest first. The files
+            were downloaded now, or earlier and taken from pip's cache.
+        built: Names of the files for which the log has no size: packages that pip had built from source in an earlier
+            run and taken from its cache.
     """
 
     sizes: Mapping[str, float]
@@ -32,7 +34,10 @@ class Downloads:
 
 
 def find_downloads(log: Path) -> Downloads:
-    """Return the downloads in a log; none if it does not exist."""
+    """Return the files and sizes in a log of pip.
+
+    Both are empty if the log does not exist.
+    """
     try:
         text = log.read_text(errors="replace")
     except OSError:

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Final
 
 from consumerd.aio.parallel import map_bounded
 from consumerd.aio.timeouts import timeout
-from consumerd.demo.children import Child, ChildFailed
-from consumerd.demo.members import DemoMember, MemberStatus, Partition
+from consumerd.demo.children import ChildFailed
+from consumerd.demo.members import DemoDaemon, MemberStatus
+from consumerd.model import TopicPartition
 
 _INTERVAL_S: Final = 0.2
 
@@ -18,56 +20,63 @@ _INTERVAL_S: Final = 0.2
 class GroupWatch:
     """Polls all running members several times per second, and lets callers wait for a state.
 
-    Positions are the highest reported by any member, so they do not go back when one is killed.
+    The acknowledged position of a partition is the highest that any member has reported. So it does not go back when a
+    member is killed.
+
+    Args:
+        check: Raises ChildFailed if a broker has ended unexpectedly.
+        logs: Folder of the processes' logs, which errors name.
+        changed: Called after each poll.
+
+    Attributes:
+        landed: position of each partition up to which all records are safe in files.
     """
 
-    def __init__(self, cluster: Child, changed: Callable[[], None]) -> None:
-        self._cluster = cluster
+    def __init__(self, check: Callable[[], None], logs: Path, changed: Callable[[], None]) -> None:
+        self._check = check
+        self._logs = logs
         self._changed = changed
-        self._members: list[DemoMember] = []
+        self._members: list[DemoDaemon] = []
         self._statuses: dict[str, MemberStatus] = {}
-        self._landed: dict[Partition, int] = {}
+        self.landed: dict[TopicPartition, int] = {}
         self._looked = asyncio.Condition()
 
-    def add(self, member: DemoMember) -> None:
-        """Poll this member too."""
+    def add(self, member: DemoDaemon) -> None:
+        """Poll the status of this member from now on, too."""
         self._members.append(member)
 
-    @property
-    def landed(self) -> Mapping[Partition, int]:
-        """The offset after all records that are safe in files, by partition."""
-        return self._landed
-
-    def landed_of(self, topic: str) -> int:
-        """Return the number of a topic's records that are safe in files."""
-        return sum(position for partition, position in self._landed.items() if partition[0] == topic)
-
-    def owned_by(self, member: DemoMember) -> frozenset[Partition]:
-        """Return the partitions that a member owns, by its last report."""
+    def owned_by(self, member: DemoDaemon) -> frozenset[TopicPartition]:
+        """Return the partitions that a member owns by its last report; empty before the first."""
         status = self._statuses.get(member.name)
         return frozenset() if status is None or not member.running else status.owned
 
-    def share(self, members: Collection[DemoMember], partitions: Collection[Partition]) -> bool:
-        """Return True if these members own all partitions, by their last reports.
+    def find_behind(self, member: DemoDaemon) -> int | None:
+        """Return how many offsets are not safe at a member's sink; None if unknown."""
+        status = self._statuses.get(member.name)
+        return None if status is None else status.behind
 
-        See :func:`is_shared`.
+    def share(self, members: Collection[DemoDaemon], partitions: Collection[TopicPartition]) -> bool:
+        """Return True if these members, all ready, own all partitions, by their last reports.
+
+        Each member must own at least one, and each partition must have exactly one owner.
         """
         return is_shared([self._statuses.get(member.name) for member in members], partitions)
 
     async def wait(self, condition: Callable[[], bool], what: str, timeout_s: float) -> None:
-        """Wait until a condition on the watched state holds. Raises ChildFailed on timeout."""
+        """Wait until ``condition`` returns True; it is called after each poll of the members.
+
+        Raises ChildFailed after ``timeout_s`` seconds; ``what`` describes the awaited state in the error.
+        """
         try:
             async with timeout(timeout_s), self._looked:
                 await self._looked.wait_for(condition)
         except TimeoutError:
-            raise ChildFailed(
-                f"not within {timeout_s:.0f} s: {what}; the logs are in {self._cluster.log.parent}"
-            ) from None
+            raise ChildFailed(f"not within {timeout_s:.0f} s: {what}; the logs are in {self._logs}") from None
 
     async def run(self) -> None:
-        """Watch until cancelled. Raises ChildFailed if a process ends unexpectedly."""
+        """Poll the members until cancelled. Raises ChildFailed if a process ends unexpectedly."""
         while True:
-            self._cluster.check()
+            self._check()
             for member in self._members:
                 member.check()
             running = [member for member in self._members if member.running]
@@ -80,13 +89,13 @@ class GroupWatch:
                 self._looked.notify_all()
             await asyncio.sleep(_INTERVAL_S)
 
-    def _take(self, member: DemoMember, status: MemberStatus) -> None:
+    def _take(self, member: DemoDaemon, status: MemberStatus) -> None:
         self._statuses[member.name] = status
         for partition, position in status.acknowledged.items():
-            self._landed[partition] = max(position, self._landed.get(partition, 0))
+            self.landed[partition] = max(position, self.landed.get(partition, 0))
 
 
-def is_shared(statuses: Sequence[MemberStatus | None], partitions: Collection[Partition]) -> bool:
+def is_shared(statuses: Sequence[MemberStatus | None], partitions: Collection[TopicPartition]) -> bool:
     """Return True if all members are ready and share the partitions.
 
     Each member owns at least one, and each partition has exactly one owner.

@@ -33,13 +33,19 @@ LAKE: Final = "lake"
 JOBS: Final = (JobName("audit"), JobName("bronze"), JobName("silver"))
 _ROWS: Final = 5
 _WIDEST: Final = 24
-_DECODED: Final = ("partition", "offset", "event_time", "key")
-_RECORD: Final = ("topic", "partition", "offset", "timestamp", "key", "value")
+_BROKER: Final = "broker"
+"""Column that only records of Kafka 0.6 and 0.7 have."""
+_DECODED: Final = (_BROKER, "partition", "offset", "event_time", "key")
+_RECORD: Final = ("topic", _BROKER, "partition", "offset", "timestamp", "key", "value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """The contents of a table: rows by topic, and the first few rows as texts."""
+    """Contents of a table: the number of rows of each topic, and the first rows.
+
+    ``rows`` is by topic. ``heads`` are the names of the shown columns, ``first`` the first rows as texts, in these
+    columns.
+    """
 
     rows: Mapping[str, int]
     heads: Sequence[str]
@@ -47,13 +53,17 @@ class Contents:
 
     @property
     def total(self) -> int:
-        """Rows of all topics."""
+        """Number of rows of all topics in the table."""
         return sum(self.rows.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lake:
-    """The results of the jobs: ``summaries`` by job, as JSON, and ``tables`` by name."""
+    """Results of the Spark jobs at the end of the demo.
+
+    ``summaries`` has the JSON summary that each finished job has printed, by job. ``tables`` has the contents of each
+    table, by name. ``settings`` is the settings file of the jobs.
+    """
 
     summaries: Mapping[str, Mapping[str, Any]]
     tables: Mapping[str, Contents]
@@ -61,20 +71,29 @@ class Lake:
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """Findings of the jobs, and the error of one that failed."""
+        """Problems found by the jobs, and errors of failed jobs; empty without any.
+
+        Each text begins with the name of the job.
+        """
         found = [(job, finding) for job, one in self.summaries.items() for finding in one.get("findings", ())]
         found += [(job, one["error"]) for job, one in self.summaries.items() if "error" in one]
         return tuple(f"{job}: {text}" for job, text in found)
 
     @property
     def complete(self) -> bool:
-        """True if the process finished, or reported an error."""
+        """True if the jobs' process has printed the tables, or a job's error.
+
+        False if the process has died before.
+        """
         return bool(self.tables) or any("error" in one for one in self.summaries.values())
 
     def disagreements(self, landed: Mapping[str, int]) -> tuple[str, ...]:
-        """Return the topics whose landed records are not in the tables exactly once.
+        """Return lines about the topics whose landed records are not in the tables exactly once.
 
-        They must be in bronze, and in silver and quarantine together.
+        Each landed record must be in bronze, and either in silver or in silver's quarantine table. Empty if that is so.
+
+        Args:
+            landed: Number of landed records by topic.
         """
         return tuple(
             f"{topic}: {count} landed, {held} in {what}"
@@ -128,7 +147,14 @@ def pipeline_settings(lake: Path) -> dict[str, Any]:
 
 
 def parse_lake(lines: Iterable[str], settings: Path) -> Lake:
-    """Parse the output of the process. Raises ValueError for other texts."""
+    """Parse the output lines of the process that runs the jobs.
+
+    Raises ValueError for a line that is not one of its JSON objects.
+
+    Args:
+        lines: The output lines.
+        settings: The settings file that the process used.
+    """
     objects = [json.loads(line) for line in lines]
     summaries = {one["job"]: one for one in objects if "job" in one}
     tables: Mapping[str, Any] = next((one["tables"] for one in objects if "tables" in one), {})
@@ -140,7 +166,10 @@ def parse_lake(lines: Iterable[str], settings: Path) -> Lake:
 
 
 def describe_line(line: str) -> str:
-    """Describe one line of the output in words."""
+    """Return a sentence about one output line of the jobs' process.
+
+    ``line`` is a JSON object; the sentence is for the demo's display.
+    """
     one = json.loads(line)
     if "job" not in one:
         return "tables: " + ", ".join(
@@ -151,7 +180,10 @@ def describe_line(line: str) -> str:
 
 
 def main(config: str) -> int:
-    """Run the jobs and print their results; after a failed one, no more are run."""
+    """Run the jobs, and print their results; return the exit code.
+
+    ``config`` is the path of the settings file. After a failed job, no more are run.
+    """
     configure_logging("warning", "json")
     settings = load_job_settings(config=Path(config))
     session: SparkSession | None = None
@@ -194,10 +226,12 @@ def _look(table: DataFrame, columns: Sequence[str], topic: str | None = None) ->
         rows = {row["topic"]: row["count"] for row in table.groupBy("topic").count().collect()}
     else:
         rows = {topic: table.count()}
-    order = [name for name in ("topic", "partition", "offset") if name in table.columns]
+    order = [name for name in ("topic", _BROKER, "partition", "offset") if name in table.columns]
     shown = table.orderBy(*order).select(*columns).limit(_ROWS)
     shown = shown.selectExpr(*(_as_text(name, kind) for name, kind in shown.dtypes))
-    return {"rows": rows, "heads": shown.columns, "first": [[_cut(text) for text in row] for row in shown.collect()]}
+    first = [row.asDict() for row in shown.collect()]
+    heads = [name for name in shown.columns if name != _BROKER or any(row[name] is not None for row in first)]
+    return {"rows": rows, "heads": heads, "first": [[_cut(row[name]) for name in heads] for row in first]}
 
 
 def _as_text(name: str, kind: str) -> str:

@@ -8,7 +8,7 @@ import contextlib
 import http.client
 import json
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -19,34 +19,38 @@ import yaml
 from consumerd.demo.children import Child
 from consumerd.demo.lake import LAKE, pipeline_settings
 from consumerd.demo.stream import CLICKS, ORDERS
+from consumerd.model import PartitionKey, TopicPartition
 
 GROUP: Final = "demo"
 SESSION_TIMEOUT_MS: Final = 3000
-"""Half of the default, so the partitions of a killed member are free sooner."""
+"""Session timeout of the demo's members, in ms: half of the default.
+
+So the partitions of a killed member are free sooner.
+"""
 _ROLL_MS: Final = 2000
 _STATUS_TIMEOUT_S: Final = 2.0
-
-Partition = tuple[str, int]
-"""Topic and partition number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberStatus:
-    """A member's own report.
+    """A member's own report from its status API.
 
-    ``acknowledged`` has, by partition, the offset after all records that are safe in files.
+    ``acknowledged`` has, by partition, the offset after all records that are safe at the sink. ``behind`` is the number
+    of offsets that are not safe there yet, of all its partitions; None if it is unknown.
     """
 
     ready: bool
-    owned: frozenset[Partition]
-    acknowledged: dict[Partition, int]
+    owned: frozenset[TopicPartition]
+    acknowledged: Mapping[TopicPartition, int]
+    behind: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedRebalance:
     """One rebalance of one member, from its log.
 
-    ``ended`` is in seconds since the epoch, ``took_s`` in seconds.
+    ``ended`` is in seconds since the Unix epoch, ``took_s`` in seconds. ``gained``, ``lost`` and ``stayed`` are numbers
+    of partitions.
     """
 
     member: str
@@ -58,30 +62,32 @@ class ObservedRebalance:
     stayed: int
 
 
-class DemoMember(Child):
-    """One daemon of the group.
+class DemoDaemon(Child):
+    """A daemon of the demo, as a child process.
 
-    It writes orders to Parquet and clicks to JSON lines, in folders that all members share.
+    Args:
+        command: ``run`` or ``mirror``.
+        settings: Content of its settings file.
     """
 
-    def __init__(self, name: str, *, zookeeper: str, folder: Path) -> None:
+    def __init__(self, name: str, command: str, settings: Mapping[str, Any], *, folder: Path) -> None:
         self.config = folder / f"{name}.yaml"
-        self._settings = _settings(zookeeper, folder)
+        self._settings = settings
         self._url: str | None = None
-        super().__init__(name, "run", "--config", str(self.config), folder=folder)
+        super().__init__(name, command, "--config", str(self.config), folder=folder)
 
     def write_settings(self) -> None:
-        """Write its settings file."""
-        self.config.write_text(yaml.safe_dump(self._settings, sort_keys=False))
+        """Write the settings file of this member."""
+        self.config.write_text(yaml.safe_dump(dict(self._settings), sort_keys=False))
 
     def find_url(self) -> str | None:
-        """Return the URL of its status page, once it is in the log."""
+        """Return the URL of the member's status page; None until its log shows the port."""
         if self._url is None:
             self._url = next((str(entry["url"]) for entry in self._events("http_started")), None)
         return self._url
 
     async def find_status(self) -> MemberStatus | None:
-        """Return its status, or None if it does not respond within two seconds."""
+        """Return the member's report; None if it does not respond within two seconds."""
         url = self.find_url()
         if url is None or not self.running:
             return None
@@ -90,8 +96,30 @@ class DemoMember(Child):
             return _parse_status(await asyncio.to_thread(_get, f"{url}/api/v1/status"))
         return None
 
+    def _events(self, name: str) -> Iterator[dict[str, Any]]:
+        with self.log.open("rb") as lines:
+            for line in lines:
+                # the last line of a process that was killed may be cut
+                with contextlib.suppress(ValueError):
+                    entry = json.loads(line)
+                    if entry.get("event") == name:
+                        yield entry
+
+
+class DemoMember(DemoDaemon):
+    """One daemon (``consumerd run``) of the demo's group.
+
+    It writes orders to Parquet and clicks to JSON lines, in folders that all members share.
+
+    Args:
+        sasl: Settings ``cluster.sasl``; None for brokers without SASL.
+    """
+
+    def __init__(self, name: str, *, zookeeper: str, folder: Path, sasl: Mapping[str, Any] | None = None) -> None:
+        super().__init__(name, "run", _settings(zookeeper, folder, sasl), folder=folder)
+
     def rebalances(self) -> list[ObservedRebalance]:
-        """Return the rebalances that moved partitions, from its log."""
+        """Return the rebalances in the member's log that have moved at least one partition."""
         return [
             ObservedRebalance(
                 member=self.name,
@@ -105,19 +133,10 @@ class DemoMember(Child):
             for entry in self._events("rebalance_finished")
         ]
 
-    def _events(self, name: str) -> Iterator[dict[str, Any]]:
-        with self.log.open("rb") as lines:
-            for line in lines:
-                # the last line of a process that was killed may be cut
-                with contextlib.suppress(ValueError):
-                    entry = json.loads(line)
-                    if entry.get("event") == name:
-                        yield entry
 
-
-def _settings(zookeeper: str, folder: Path) -> dict[str, Any]:
+def _settings(zookeeper: str, folder: Path, sasl: Mapping[str, Any] | None) -> dict[str, Any]:
     return {
-        "cluster": {"zookeeper": zookeeper},
+        "cluster": {"zookeeper": zookeeper} | ({} if sasl is None else {"sasl": dict(sasl)}),
         "group": {"id": GROUP, "session_timeout_ms": SESSION_TIMEOUT_MS},
         "subscriptions": [{"topics": [ORDERS], "sink": "parquet"}, {"topics": [CLICKS], "sink": "jsonl"}],
         "sinks": {
@@ -137,9 +156,22 @@ def _get(url: str) -> Any:
 
 
 def _parse_status(status: dict[str, Any]) -> MemberStatus:
-    partitions = {(one["topic"], int(one["partition"])): one["acknowledged"] for one in status["partitions"]}
+    partitions = {
+        TopicPartition(one["topic"], PartitionKey.parse(one["partition"])): one["acknowledged"]
+        for one in status["partitions"]
+    }
     return MemberStatus(
         ready=status["ready"],
         owned=frozenset(partitions),
         acknowledged={partition: position for partition, position in partitions.items() if position is not None},
+        behind=_sum_behind(status["partitions"]),
     )
+
+
+def _sum_behind(partitions: Iterable[Mapping[str, Any]]) -> int | None:
+    total = 0
+    for one in partitions:
+        if None in (one["lag"], one["position"], one["acknowledged"]):
+            return None
+        total += one["lag"] + one["position"] - one["acknowledged"]
+    return total

@@ -3,7 +3,8 @@
 
 Customers and visitors are drawn by Zipf's law, so some keys, and with them some partitions, get far more records than
 others. One order in a hundred is a tombstone (a customer who asked to be forgotten), and one click in twenty-five has
-no key (a visitor without a cookie). Each service uses its own compression codec.
+no key (a visitor without a cookie). Each service uses its own compression codec. For Kafka 0.7, which has neither
+tombstones nor lz4, the stream has none.
 
 Every value contains the record's number, so no two are alike. Pure; randomness is passed in.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -26,7 +27,11 @@ TOPICS: Final = (ORDERS, CLICKS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """A producing service: its name in the records, its share of them, and its codec."""
+    """A service of the demo's shop that produces events.
+
+    ``weight`` is its share of the events relative to other services; ``codec`` is the compression codec of its
+    producer.
+    """
 
     name: str
     weight: int
@@ -40,11 +45,16 @@ SERVICES: Final = (
     Service(name="tills", weight=1, codec="none"),
 )
 
+LEGACY_SERVICES: Final = tuple(
+    replace(service, codec="gzip") if service.codec == "lz4" else service for service in SERVICES
+)
+"""The services with codecs that Kafka 0.7 knows."""
+
 _CUSTOMERS: Final = 2000
 _VISITORS: Final = 5000
 _ARTICLES: Final = 400
 STEP_MS: Final = 5
-"""Time between two events, in milliseconds."""
+"""Time between the timestamps of two events, in milliseconds."""
 _ORDERS_PER_CENT: Final = 40
 _TOMBSTONES_PER_CENT: Final = 1
 _WITHOUT_COOKIE_PER_CENT: Final = 4
@@ -53,7 +63,10 @@ _PAGES: Final = ("/", "/search", "/basket", "/checkout", "/help")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One record to be produced; ``timestamp_ms`` is since the epoch."""
+    """One record to be produced; ``timestamp_ms`` is in ms since the Unix epoch.
+
+    A ``value`` of None is a tombstone.
+    """
 
     topic: str
     key: bytes | None
@@ -62,20 +75,35 @@ class Event:
     service: Service
 
 
-def make_stream(random: Random, *, count: int, start_ms: int) -> Iterator[Event]:
-    """Yield ``count`` events, from ``start_ms`` on, 5 ms apart."""
+def make_stream(
+    random: Random,
+    *,
+    count: int,
+    start_ms: int,
+    services: Sequence[Service] = SERVICES,
+    tombstones: bool = True,
+) -> Iterator[Event]:
+    """Yield ``count`` events of the demo, 5 ms apart.
+
+    Args:
+        random: Source of randomness; the same seed gives the same events.
+        start_ms: Timestamp of the first event, in ms since the epoch.
+        services: Services that send the events.
+        tombstones: False to send an order in place of each tombstone.
+    """
     customers, visitors, articles = _Popular(_CUSTOMERS), _Popular(_VISITORS), _Popular(_ARTICLES)
-    weights = [service.weight for service in SERVICES]
+    weights = [service.weight for service in services]
     for number in range(count):
         timestamp_ms = start_ms + number * STEP_MS
-        service = random.choices(SERVICES, weights)[0]
+        service = random.choices(services, weights)[0]
         key: bytes | None
         value: bytes | None
         if _chance(random, _ORDERS_PER_CENT):
             customer = customers.draw(random)
-            forgotten = _chance(random, _TOMBSTONES_PER_CENT)
             topic, key = ORDERS, b"customer-%05d" % customer
-            value = None if forgotten else _order(random, number, timestamp_ms, service, customer, articles)
+            value = _order(random, number, timestamp_ms, service, customer, articles)
+            if _chance(random, _TOMBSTONES_PER_CENT) and tombstones:
+                value = None
         else:
             topic, key = CLICKS, b"visitor-%05d" % visitors.draw(random)
             value = _click(random, number, timestamp_ms, service, articles)

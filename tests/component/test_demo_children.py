@@ -35,11 +35,11 @@ async def test_leaving_the_block_leaves_no_process(tmp_path: Path) -> None:
     """Whatever went wrong inside."""
     with pytest.raises(ZeroDivisionError):
         async with member(tmp_path) as child:
-            assert exists(child.pid)
+            assert exists(child.process.pid)
             raise ZeroDivisionError
 
     assert not child.running
-    assert not exists(child.pid)
+    assert not exists(child.process.pid)
 
 
 async def test_an_orderly_end_is_no_failure(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ async def test_a_death_is_a_failure_that_shows_the_log(tmp_path: Path) -> None:
     """The one thing that helps whoever sees it."""
     async with member(tmp_path) as child:
         await until(lambda: b"zookeeper" in child.log.read_bytes())
-        os.kill(child.pid, signal.SIGKILL)
+        os.kill(child.process.pid, signal.SIGKILL)
         await child.process.wait()
 
         with pytest.raises(ChildFailed, match=r"(?s)one ended with SIGKILL; its log .*one\.log.* ends:.*zookeeper"):
@@ -93,7 +93,7 @@ async def test_it_does_not_outlive_who_started_it(tmp_path: Path) -> None:
         "from consumerd.demo.children import Child\n"
         "async def main():\n"
         "    async with Child('one', *sys.argv[2:], folder=pathlib.Path(sys.argv[1])) as child:\n"
-        "        print(child.pid, flush=True)\n"
+        "        print(child.process.pid, flush=True)\n"
         "        await asyncio.sleep(60)\n"
         "asyncio.run(main())\n"
     )

@@ -11,7 +11,7 @@ from consumerd.aio.timeouts import timeout
 from tests.support.landing_process import RACE_END
 from tests.support.landing_reader import read_landing
 
-pytestmark = pytest.mark.records
+pytestmark = [pytest.mark.records, pytest.mark.timeout(170), pytest.mark.drawn]
 
 KINDS = pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 
@@ -45,7 +45,7 @@ async def run_writer(mode: str, kind: str, path: Path) -> str:
 @KINDS
 async def test_process_killed_before_each_system_call_loses_and_repeats_nothing(kind: str, tmp_path: Path):
     """Promise 2 where it is hardest: kill -9 between any two steps of publishing, and another process goes on."""
-    async with timeout(50):
+    async with timeout(150):
         killed = int(await run_writer("dying", kind, tmp_path / "landing"))
     landing = read_landing(tmp_path / "landing")
 
@@ -62,7 +62,7 @@ async def test_process_killed_before_each_system_call_of_a_new_chain_leaves_chai
     kind: str, tmp_path: Path
 ):
     """A seal without a successor, a chain without a file: whatever is left, the next process goes on from it."""
-    async with timeout(50):
+    async with timeout(150):
         killed = int(await run_writer("succeeding", kind, tmp_path / "landing"))
     landing = read_landing(tmp_path / "landing")
 
@@ -81,7 +81,7 @@ async def test_process_killed_before_each_system_call_of_a_new_chain_leaves_chai
 @KINDS
 async def test_racing_processes_never_overlap(kind: str, tmp_path: Path):
     """Three processes that all believe to own the partition: every record lands once."""
-    async with timeout(50), asyncio.TaskGroup() as group:
+    async with timeout(150), asyncio.TaskGroup() as group:
         for _ in range(3):
             group.create_task(run_writer("racing", kind, tmp_path / "landing"))
     landing = read_landing(tmp_path / "landing")

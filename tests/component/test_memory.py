@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from consumerd.wire import kernel
 from tests.support.daemon import Daemon
 from tests.support.memory import MIB, Setting, read_memory, run_broker, run_daemon
 from tests.support.stalling_sinks import STALL
@@ -19,13 +20,14 @@ BUDGET_MIB = 64
 PARQUET_BUDGET_MIB = 128
 """Of less, half is for Arrow, and what is left of the constant varies with its release."""
 DEFAULT_BUDGET_MIB = 256
-CONSTANT_MIB = 150
+CONSTANT_MIB = 160 if kernel.NATIVE else 190
+"""Without the kernel, blocks come from glibc, which returns them late: up to 169 MiB were seen on Python 3.14."""
 FILLED = 7 / 8
 """Of all that is not set aside for libraries, so much must be held once all stands still: the rest is less than a fetch."""
 RECORDS = 50
 PATIENCE_S = 60
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.drawn]
 
 
 def delivered(daemon: Daemon) -> int:

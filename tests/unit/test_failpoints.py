@@ -156,4 +156,5 @@ def test_process_without_the_variable_calls_nothing() -> None:
     guarded = [match["point"] for source in sources for match in _CALL.finditer(source)]
     assert len(guarded) == calls
     assert set(guarded) == set(POINTS)
-    assert all(count <= 2 for count in Counter(guarded).values())  # one node, or many in a transaction
+    # of ZooKeeper's claims one site for a node and one for many in a transaction, and one of a coordinator's
+    assert all(count <= 3 for count in Counter(guarded).values())

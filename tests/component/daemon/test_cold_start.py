@@ -33,7 +33,7 @@ from consumerd.offsets.zookeeper import ZooKeeperOffsetStore
 from consumerd.telemetry.hooks import Hooks
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.layout import BROKER_TOPICS, offset_path, topic_path
-from consumerd.zk.layout_modern import partition_path
+from consumerd.zk.layout_modern import MODERN, partition_path
 from tests.support.delivery import FakeBrokers, FakeSink
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
 from tests.support.waiting import until
@@ -95,7 +95,7 @@ async def member(
         feeds=brokers,
         store=ZooKeeperOffsetStore(zk, group),
         ranges=brokers,
-        history=ZooKeeperPartitionHistory(zk, group),
+        history=ZooKeeperPartitionHistory(zk, group, layout=MODERN),
         requests=requests,
         truncations=ZooKeeperLogTruncations(zk, group),
         quarantine=None,
@@ -114,6 +114,7 @@ async def member(
         wall_ms=lambda: time.time_ns() // 1_000_000,
         random=random.Random(),
         admit=Admission(zk, group, cluster_id=describe_cluster(topics), about={}).admit,
+        layout=MODERN,
     )
     async with asyncio.TaskGroup() as tasks:
         working = [tasks.create_task(one.run()) for one in (deliveries, requests, rebalancer)]

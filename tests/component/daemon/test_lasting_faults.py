@@ -20,20 +20,24 @@ import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
+from consumerd.access.principal import OUR_PRINCIPAL
 from consumerd.aio.tasks import alongside
+from consumerd.client.remedies import advise_lookup
 from consumerd.daemon.describe import describe_partition, explain_problems
 from consumerd.daemon.http import _write_json, _write_page
 from consumerd.daemon.readings import read_gauges
 from consumerd.daemon.status import DaemonStatus, PartitionReport, RecentEvents
 from consumerd.delivery.deliveries import Deliveries
 from consumerd.delivery.ports import SinkRoute
-from consumerd.errors import ConnectionLost, RetriableSinkError
+from consumerd.errors import ConnectionLost, CoordinationError, RetriableSinkError
 from consumerd.fetch.buffer import MemoryBudget
 from consumerd.fetch.ports import FetchSettings
 from consumerd.model import BrokerId, Claim, LogRange, TopicPartition
+from consumerd.offsets.kafka_errors import explain_kafka_error
 from consumerd.offsets.store import CommitOutcome
 from consumerd.telemetry.hooks import FanOutHooks
 from consumerd.telemetry.metrics import MetricsHooks
+from consumerd.wire.errorcodes import ErrorCode, broker_error
 from tests.support.delivery import FakeClaim, FakeSink, FakeStore, FakeWriter, make_deliveries
 from tests.support.fake_broker import FakeBroker, FakeCluster
 from tests.support.fetching_in_memory import fetching_from
@@ -61,10 +65,15 @@ class Ranges:
     def __init__(self, cluster: FakeCluster) -> None:
         self._cluster = cluster
         self.refused: set[TopicPartition] = set()
+        self.denied: set[TopicPartition] = set()
+        self.logs_are_replicated = True
 
     async def read(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, LogRange]:
         found = {}
         for one in partitions:
+            if one in self.denied:
+                refused = broker_error(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"ListOffsets at broker 0 for {one}")
+                raise advise_lookup(refused, one.topic)
             leader = self._cluster.leaders[one]
             if leader is None or one in self.refused:
                 continue
@@ -146,7 +155,7 @@ class World:
 
     def gauge(self, name: str, partition: TopicPartition | None = None) -> float:
         labels = () if partition is None else (partition.topic, str(partition.partition))
-        (value,) = [one.value for one in read_gauges(self.status()) if (one.name, one.labels) == (name, labels)]
+        (value,) = [one.value for one in read_gauges(self.status()) if (one.gauge.name, one.labels) == (name, labels)]
         return value
 
 
@@ -214,6 +223,17 @@ def _allow_commits(world: World) -> None:
     world.store.refusals.clear()
 
 
+def _deny_positions(world: World) -> None:
+    refused = broker_error(ErrorCode.GROUP_AUTHORIZATION_FAILED, "OffsetFetch of group 'g'")
+    told = CoordinationError(explain_kafka_error(refused, "g", OUR_PRINCIPAL))
+    told.__cause__ = refused
+    world.store.load_faults = [told] * 100_000
+
+
+def _allow_positions(world: World) -> None:
+    world.store.load_faults = []
+
+
 def _flag(name: str, value: bool) -> Callable[[World], None]:
     return lambda world: setattr(world.leader, name, value)
 
@@ -221,6 +241,13 @@ def _flag(name: str, value: bool) -> Callable[[World], None]:
 FAULTS = {
     "the ACL was revoked": _answer(
         29, r"TOPIC_AUTHORIZATION_FAILED \(29\).*allow `Read` on `Topic:orders`", lag_known=False
+    ),
+    "the ACL is missing at the start": Fault(
+        lambda world: world.ranges.denied.add(SICK),
+        lambda world: world.ranges.denied.clear(),
+        r"error 29 \(TOPIC_AUTHORIZATION_FAILED\): allow `Describe` on `Topic:orders`",
+        lag_known=False,
+        from_the_claim=True,
     ),
     "a log directory is offline": _answer(56, r"KAFKA_STORAGE_ERROR \(56\).*offline"),
     "an unknown topic": _answer(3, r"UNKNOWN_TOPIC_OR_PARTITION \(3\).*deleted"),
@@ -252,6 +279,9 @@ FAULTS = {
         delivers=True,
     ),
 }
+
+
+DENIALS = ("the ACL was revoked", "the ACL is missing at the start")
 
 
 def _find(logged: Sequence[Mapping[str, object]], event: str) -> list[Mapping[str, object]]:
@@ -290,6 +320,53 @@ def test_ten_minutes_into_a_fault_everything_says_so_and_all_is_well_after_it(na
                 await asyncio.sleep(60)
             _check_well(world)
             assert len(_find(logged, "delivery_recovered")) == 1
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("name", DENIALS)
+def test_a_missing_right_is_told_within_half_a_minute_and_a_grant_is_noticed_within_seconds(name: str) -> None:
+    """However long it was missing: pauses between attempts do not grow with it."""
+    fault = FAULTS[name]
+
+    async def scenario() -> None:
+        world = World()
+        if fault.from_the_claim:
+            fault.begin(world)
+        async with world.running() as deliveries:
+            await deliveries.claimed([FakeClaim(SICK), FakeClaim(WELL)])
+            if not fault.from_the_claim:
+                await asyncio.sleep(60)
+                fault.begin(world)
+            world.produce(SICK, 1000)
+            await asyncio.sleep(30)
+            assert "orders/0 failing for" in "".join(world.status().problems)
+            assert world.gauge("consumerd_failing_partitions") == 1
+            assert [one.kind for one in world.status().events].count("delivery failing") == 1
+            await asyncio.sleep(900)
+            fault.end(world)
+            await asyncio.sleep(2.5)
+            assert _partition(world.status(), SICK).position == 1005
+
+    run(scenario())
+
+
+def test_a_group_whose_positions_may_not_be_read_starts_soon_after_the_grant() -> None:
+    """Code 30 of OffsetFetch: no partition starts at a guess, and all say which right is missing."""
+
+    async def scenario() -> None:
+        world = World()
+        _deny_positions(world)
+        async with world.running() as deliveries:
+            await deliveries.claimed([FakeClaim(SICK), FakeClaim(WELL)])
+            await asyncio.sleep(600)
+            for one in (SICK, WELL):
+                seen = _partition(world.status(), one)
+                assert (seen.state, seen.position) == ("failing", None)
+                assert "allow `Read` on `Group:g`" in (seen.reason or "")
+            _allow_positions(world)
+            await asyncio.sleep(2.5)
+            assert [5, 5] == [_partition(world.status(), one).position for one in (SICK, WELL)]
 
     run(scenario())
 

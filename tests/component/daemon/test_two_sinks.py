@@ -17,8 +17,8 @@ import pytest
 from consumerd.aio.timeouts import timeout
 from consumerd.config.memory import find_largest_unit, plan_budgets
 from consumerd.config.settings import Settings
+from consumerd.connector.sink_fetchers import SinkFetchers
 from consumerd.daemon.routes import SinkRoutes
-from consumerd.daemon.sink_fetchers import SinkFetchers
 from consumerd.delivery.deliveries import Deliveries
 from consumerd.errors import RetriableSinkError
 from consumerd.fetch.ports import FetchSettings

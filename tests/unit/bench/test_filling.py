@@ -9,7 +9,8 @@ import pytest
 
 from bench.filling import split_units
 from bench.payloads import LONGEST, SHORTEST, documents
-from consumerd.wire.modern.building import NewRecord, build_record_set
+from consumerd.wire.modern.building import build_record_set
+from consumerd.wire.records import NewRecord
 
 
 def test_documents_are_json_of_all_lengths() -> None:

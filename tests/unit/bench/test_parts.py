@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from bench.parts import latency_row, rebalance_rows
+from bench.cases import Part
+from bench.parts import PARTS, latency_row, rebalance_rows
 
 PRINTED = """2 cores, Python 3.11.7
 consumerd, round 1: all claimed 2.51 s after the join; 200 partitions moved, 800 stayed, 800 of them untouched
@@ -18,6 +19,11 @@ Java high-level consumer: all claimed 9.80 s after the join; 200 partitions move
     21030 requests (create 2000)
     members that have given up at some time: 0
 """
+
+
+def test_each_part_is_measured_by_something() -> None:
+    """A name without one would fail at the end of an hour."""
+    assert set(Part) == set(PARTS)
 
 
 def test_a_rebalance_in_rows() -> None:

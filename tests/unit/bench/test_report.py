@@ -9,8 +9,19 @@ import pytest
 
 from bench.cases import CASES, Case, Part, Reader
 from bench.measuring import Measured, Reading
-from bench.report import BEGIN, END, document, millions, put_between, rates_table, rows_of, table, targets_table
-from bench.results import Results, Row, Run, load_results
+from bench.report import (
+    BEGIN,
+    END,
+    compare,
+    document,
+    millions,
+    put_between,
+    rates_table,
+    rows_of,
+    table,
+    targets_table,
+)
+from bench.results import Results, Row, Run, load_results, repeatable_command
 
 CASE = next(case for case in CASES if case.name == "1.1.1-none-repeated")
 RUN = Run(
@@ -41,6 +52,16 @@ def test_a_ratio_is_of_medians_and_shows_its_rounds() -> None:
     found = rows_of(CASE, measured(DAEMON=(9e6, 1e6, 9.2e6), JAVA_NEW=(6e6, 5e6, 6.1e6)))
     assert [(row.target, row.met) for row in found] == [("1.5 times the Java new consumer", True)]
     assert found[0].figure == "**1.50** (0.20 to 1.51): 9.00 M and 6.00 M"
+
+
+def test_a_comparison_is_of_the_rounds_one_by_one() -> None:
+    """Two contestants of a round have the same machine; those of different rounds may not."""
+    row = compare("work", [4e6, 1e6, 9e6], [2e6, 1e6, 3e6], "a peer", 2.0)
+    assert (row.target, row.met) == ("2 times a peer", True)
+    assert row.figure == "**2.00** (1.00 to 3.00): 4.00 M and 2.00 M"
+    assert not compare("work", [1.99e6], [1e6], "a peer", 2.0).met
+    without = compare("work", [1e6], [2e6], "a peer", None)
+    assert (without.target, without.met) == ("a peer", None)
 
 
 def test_what_is_missed_is_said() -> None:
@@ -123,3 +144,11 @@ def test_cells_cannot_break_a_table() -> None:
 def test_rates_in_words(rate: float, text: str) -> None:
     """Millions, or thousands for the slow."""
     assert millions(rate) == text
+
+
+@pytest.mark.parametrize("folder", [["--docs", "/made/elsewhere"], ["--docs=/made/elsewhere"], []])
+def test_a_command_to_repeat_names_no_folder_of_the_machine(folder: list[str]) -> None:
+    """Whoever measures again has other folders."""
+    assert repeatable_command("bench", ["--rounds", "5", *folder, "--cases", "*-json"]) == (
+        "python -m bench --rounds 5 --cases '*-json'"
+    )

@@ -5,10 +5,11 @@ import time
 
 import pytest
 
+from consumerd.admin.cancellation import choose
 from consumerd.admin.offsets_export import ExportedOffset, OffsetsExport, split_orphans
 from consumerd.admin.operations import Target
+from consumerd.cli.main import make_parser
 from consumerd.cli.offsets import parse_target, parse_time
-from consumerd.cli.offsets_cancel import choose
 from consumerd.errors import ConfigError, NotFound
 from consumerd.model import PartitionKey, TopicPartition
 
@@ -48,6 +49,21 @@ def test_what_is_no_target_is_refused_by_what_was_typed(text):
     with pytest.raises(ConfigError) as refused:
         parse_target(text)
     assert text.rpartition("=")[0] in str(refused.value)
+
+
+@pytest.mark.parametrize(("text", "by"), [("+5", 5), ("-5", -5), ("5", 5)])
+def test_a_shift_has_a_direction(text: str, by: int) -> None:
+    """argparse must not take a negative number for an option."""
+    args = make_parser().parse_args(["offsets", "shift", "orders", "--by", text])
+    assert args.by == by
+
+
+@pytest.mark.parametrize("text", ["0", "+0", "", "+", "--5", "1e3", "\u0663", "99999999999999999999"])
+def test_what_is_no_distance_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A typing error must not move anything."""
+    with pytest.raises(SystemExit):
+        make_parser().parse_args(["offsets", "shift", "orders", f"--by={text}"])
+    assert "expected +N or -N" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -73,3 +73,29 @@ def test_cluster_and_group_of_the_command_line_win_over_the_file(
 
     assert main(["check-config", "-c", str(file), "-z", "zk7:2181", "-g", "lake", "--topics", "orders"]) == 0
     assert "group lake at zk7:2181, 2 streams" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "usage", "said"),
+    [
+        ("topcs", "consumerd", "did you mean topics?"),
+        ("offsets rest", "consumerd offsets", "did you mean reset?"),
+        ("lag --gruop g", "consumerd lag", "unrecognized arguments: --gruop; did you mean --group?"),
+        ("lag --zokeeper=z", "consumerd lag", "unrecognized arguments: --zokeeper=z; did you mean --zookeeper?"),
+        ("offsets set t/0=1 --dryrun", "consumerd offsets set", "did you mean --dry-run?"),
+        ("produce t --codec gzp", "consumerd produce", "did you mean gzip?"),
+        ("lag --purple", "consumerd lag", "unrecognized arguments: --purple"),
+    ],
+)
+def test_a_misspelt_word_is_answered_with_the_one_that_was_meant(
+    line: str, usage: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the usage of the command in question."""
+    with pytest.raises(SystemExit) as ended:
+        main(line.split())
+
+    shown = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2
+    assert shown[0].startswith(f"usage: {usage} [-h]")
+    assert shown[-1].startswith(f"{usage}: error: ")
+    assert shown[-1].endswith(said)

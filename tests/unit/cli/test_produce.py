@@ -150,6 +150,8 @@ def test_a_cluster_that_is_not_there_is_exit_code_3(lines: str, capsys: pytest.C
         (["--bootstrap", "nowhere"], "bootstrap: expected host:port, got 'nowhere'"),
         (["--bootstrap", "a:1", "--file", "/no/such/file"], "--file: /no/such/file cannot be read"),
         (["--bootstrap", "a:1", "--key-separator", "="], "line 1: no key, since '=' is not in it"),
+        (["--bootstrap", "a:1", "--magic", "1"], "--magic: only with Kafka 0.6 and 0.7"),
+        (["--bootstrap", "a:1", "--unknown", "fail"], "--unknown: only with Kafka 0.6 and 0.7"),
         (["--set", "cluster.request_timeout_ms=5"], "cluster.zookeeper"),
     ],
 )

@@ -76,7 +76,7 @@ VALUES = [
     Value(key="cluster.zookeeper", value="zk,zk:2181", says="name each once"),
     Value(key="cluster.zookeeper", value="/kafka", says="expected host:port,host:port/chroot"),
     Value(key="cluster.broker_version", value="2.x", says="expected auto or a release from 0.8 on, such as 0.8.2"),
-    Value(key="cluster.generation", value="legacy", says="write auto or modern"),
+    Value(key="cluster.generation", value="0.7", says="expected auto, legacy or modern"),
     Value(key="cluster.client_id", value="my client", says="use ASCII letters, digits"),
     Value(key="cluster.tls.ca_file", value="/etc/ca.pem", says="write enabled: true, or remove ca_file"),
     Value(key="cluster.tls.check_hostname", value="false", says="write enabled: true, or remove check_hostname"),
@@ -88,14 +88,18 @@ VALUES = [
     Value(key="group.streams", value="true", says="expected a whole number, got true"),
     Value(key="group.streams", value="0", says="expected at least 1"),
     Value(key="group.assignor", value="roundrobin", says="expected range, roundrobin-0.8 or roundrobin-1.0"),
+    Value(key="group.assignor", value="sticky", says="expected range, roundrobin, roundrobin-0.8 or roundrobin-1.0"),
+    Value(key="group.heartbeat_interval_ms", value="1s", says="only brokers are sent heartbeats"),
+    Value(key="group.rebalance_timeout_ms", value="never", says="500ms, 60s, 5m, 1h or 7d"),
     Value(key="group.session_timeout_ms", value="6", says="expected at least 1000"),
     Value(key="group.consumer_id", value="pod/1", says="use ASCII letters, digits"),
-    Value(key="group.membership", value="kafka", says="write zookeeper"),
+    Value(key="group.membership", value="kafka", says="needs offsets.storage: kafka"),
+    Value(key="group.membership", value="broker", says="expected zookeeper or kafka"),
     Value(key="rebalance.drain_timeout_ms", value="7s", says="a Java member of the group gives up after 6 s"),
     Value(key="shutdown.timeout_ms", value="3s", says="must exceed rebalance.drain_timeout_ms"),
     Value(key="offsets.on_missing", value="smallest", says="did you mean earliest?"),
     Value(key="offsets.on_below", value="nearset", says="did you mean nearest?"),
-    Value(key="offsets.storage", value="kafka", says="write zookeeper"),
+    Value(key="offsets.storage", value="broker", says="expected zookeeper or kafka"),
     Value(key="offsets.commit_interval_ms", value="-5", says="expected more than 0"),
     Value(key="fetch.memory_budget_bytes", value="512m", says="write 512MiB (powers of 1024) or 512MB (of 1000)"),
     Value(key="fetch.memory_budget_bytes", value="lots", says="such as 64KiB, 256MiB or 64MB"),
@@ -244,6 +248,9 @@ def test_a_mistake_that_takes_more_is_one_message_with_its_line(mistake: File, c
     folder = tmp_path / "given"
     folder.mkdir()
     (folder / "file").write_text("nothing of use\n")
+    (folder / "file").chmod(0o644)
+    (folder / "secret").write_text("nothing of use\n")
+    (folder / "secret").chmod(0o600)
     line = next(number for number, text in enumerate(mistake.text.splitlines(), 1) if text.endswith(MARK))
     code, _, err = check(file=mistake.text.replace("{folder}", str(folder)))
 
@@ -408,6 +415,13 @@ OTHERS = [
         file=f"{HEAD}{ORDERS}{LAKE}".replace('181"', '181", zookeeper_auth: {credential: "u:p"}'),
         says="line 1: cluster.zookeeper_auth.credential: secrets come from a file",
     ),
+    Other(
+        name="password-in-the-file",
+        file=f"{HEAD}{ORDERS}{LAKE}".replace(
+            '181"', '181", sasl: {mechanism: SCRAM-SHA-256, username: a, password: "u:p"}'
+        ),
+        says="line 1: cluster.sasl.password: secrets come from a file (password_file) or from the environment only",
+    ),
 ]
 
 
@@ -425,14 +439,15 @@ def test_a_mistake_of_one_source_is_one_message(mistake: Other, check: Check) ->
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("security.protocol=SASL_SSL", "plain text (PLAINTEXT) and TLS to the brokers are supported, SASL is not yet"),
+        ("security.protocol=TLS", "expected one of PLAINTEXT, SSL, SASL_PLAINTEXT, PLAINTEXTSASL, SASL_SSL"),
+        ("sasl.mechanism=PLAIN", "sasl.mechanism has no effect without security.protocol=SASL_PLAINTEXT or SASL_SSL"),
         ("zookeeper.connect=b:2181", "zookeeper.connect is given twice, here and in line 1"),
         ("zookeeper.session.timeout.ms=6s", "expected a whole number of milliseconds, without a unit"),
         ("auto.offset.reset=earliest", "expected smallest or largest"),
         ("enable.auto.commit=false", "write auto.commit.enable=true, or remove it"),
-        ("fetch.size=1", "write fetch.message.max.bytes"),
+        ("fetch.size=1", "write all names as the brokers' generation has them"),
         ("rebalance.max.retry=4", "did you mean rebalance.max.retries?"),
-        ("offsets.storage=kafka", "offsets kept in Kafka are not supported yet"),
+        ("dual.commit.enabled=yes", "expected true or false"),
         ("partition.assignment.strategy=roundrobin", "set group.assignor to roundrobin-0.8 or roundrobin-1.0"),
     ],
 )
@@ -475,9 +490,9 @@ WARNINGS = [
         "sinks:\n  lake: {type: jsonl, path: /none, roll_bytes: 128} # <-\n",
         {},
     ),
-    ("limit-cut", "fetch.max_message_bytes", f"{LAKE}fetch: {{max_message_bytes: 128MiB}} # <-\n", {}),
+    ("memory-below-message", "fetch.max_message_bytes", f"{LAKE}fetch: {{max_message_bytes: 128MiB}} # <-\n", {}),
     ("limit-cut", "fetch.max_partition_bytes", f"{LAKE}fetch: {{max_partition_bytes: 32MiB}} # <-\n", {}),
-    ("limit-cut", "fetch.memory_budget_bytes", f"{LAKE}fetch: {{memory_budget_bytes: 16MiB}} # <-\n", {}),
+    ("memory-below-message", "fetch.memory_budget_bytes", f"{LAKE}fetch: {{memory_budget_bytes: 16MiB}} # <-\n", {}),
     ("quarantine-not-used", "quarantine.path", f"{LAKE}quarantine: {{path: /none}} # <-\n", {}),
     (
         "topic-resembles",
@@ -495,6 +510,24 @@ WARNINGS = [
     ("variable-unknown", "environment variable CONSUMERD_UVLOOP", LAKE, {"CONSUMERD_UVLOOP": "false"}),
     ("variable-unknown", "environment variable CONSUMERD_KERNEL", LAKE, {"CONSUMERD_KERNEL": "0"}),
 ]
+
+
+def test_a_limit_that_each_sink_s_part_of_the_memory_cuts_is_told_where_it_was_set(check: Check) -> None:
+    """Each part must hold the copies of a message. The default limit is nobody's wish, and a build goes on."""
+    text = (
+        f"{HEAD}subscriptions: [{{topics: [a], sink: x}}, {{topics: [b], sink: y}}, {{topics: [c], sink: z}}]\n"
+        "sinks: {x: {type: 'null'}, y: {type: 'null'}, z: {type: 'null'}}\n"
+    )
+    code, _, err = check("--strict", file=text)
+    assert (0, []) == (code, err)
+
+    code, _, err = check("--strict", file=f"{text}fetch: {{max_message_bytes: 32MiB}} {MARK}\n")
+    (message,) = err
+    assert 1 == code
+    assert "268435456 bytes, shared by 3 sinks, holds the copies of a message of 22369621 bytes at most" in message
+    assert "set fetch.memory_budget_bytes to 402653186" in message
+    assert "config.yaml, line 5" in message
+    assert [] == check(file=f"{text}fetch: {{max_message_bytes: 32MiB, memory_budget_bytes: 402653186}}\n")[2]
 
 
 @pytest.mark.parametrize(("name", "key", "rest", "variables"), WARNINGS, ids=[f"{one[0]}:{one[1]}" for one in WARNINGS])

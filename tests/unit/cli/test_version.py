@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import consumerd
-from consumerd.cli import installation
-from consumerd.cli.installation import hide_paths
+from consumerd.admin import installation
+from consumerd.admin.installation import hide_paths
 from consumerd.cli.main import DONE, main
 from consumerd.wire import kernel
 from tests.support.tools import require_tool

@@ -26,6 +26,8 @@ pipeline:
   spark: {settings: {spark.hadoop.fs.s3a.secret.key: hunter2, spark.sql.shuffle.partitions: 8}}
 """
 CREDENTIAL = "CONSUMERD_CLUSTER__ZOOKEEPER_AUTH__CREDENTIAL"
+PASSWORD = "CONSUMERD_CLUSTER__SASL__PASSWORD"
+ZOOKEEPER_PASSWORD = "CONSUMERD_CLUSTER__ZOOKEEPER_SASL__PASSWORD"
 
 
 @pytest.fixture
@@ -39,9 +41,18 @@ def list_by_key(config: Path, properties: Path | None = None) -> dict[str, tuple
     loaded = load(
         config=config,
         properties=properties,
-        overrides=["group.streams=2"],
+        overrides=[
+            "group.streams=2",
+            "cluster.sasl.mechanism=PLAIN",
+            "cluster.sasl.username=lake",
+            "cluster.zookeeper_sasl.mechanism=DIGEST-MD5",
+            "cluster.zookeeper_sasl.username=lake",
+            "cluster.sasl.allow_plaintext_password=true",
+        ],
         environment={
             CREDENTIAL: "user:hunter2",
+            PASSWORD: "hunter2",
+            ZOOKEEPER_PASSWORD: "hunter2",
             "CONSUMERD_FETCH__MAX_WAIT_MS": "1s",
             "CONSUMERD_DEFAULT__HTTP__LISTEN": "0.0.0.0:9309",
         },
@@ -83,6 +94,10 @@ def test_secrets_are_left_out(config: Path) -> None:
     listed = list_by_key(config)
 
     assert listed["cluster.zookeeper_auth.credential"] == (HIDDEN, f"environment variable {CREDENTIAL}")
+    assert listed["cluster.sasl.password"] == (HIDDEN, f"environment variable {PASSWORD}")
+    assert listed["cluster.zookeeper_sasl.password"] == (HIDDEN, f"environment variable {ZOOKEEPER_PASSWORD}")
+    assert listed["cluster.sasl.allow_plaintext_password"][0] is True
+    assert listed["cluster.sasl.password_file"][0] is None
     assert listed["pipeline.metrics.push_gateway"][0] == f"http://{HIDDEN}@gateway:9091"
     assert listed["pipeline.spark.settings.spark.hadoop.fs.s3a.secret.key"][0] == HIDDEN
     assert listed["pipeline.spark.settings.spark.sql.shuffle.partitions"][0] == "8"

@@ -9,6 +9,7 @@ import pytest
 
 from consumerd.config.load import load_inspection_settings, load_settings
 from consumerd.errors import ConfigError
+from consumerd.fetch.ports import FetchSettings
 
 MINIMAL = """\
 cluster: {zookeeper: "127.0.0.1:2181"}
@@ -41,6 +42,15 @@ def test_defaults_fill_what_a_file_leaves_out(config: Path) -> None:
 
     assert settings.group.session_timeout_ms == 6000
     assert settings.http.address == ("127.0.0.1", 9309)
+
+
+def test_a_section_fills_the_fields_that_are_named_like_settings(config: Path) -> None:
+    """A new setting reaches its user without a line that passes it on."""
+    settings = load_settings(config=config, environment={}, overrides=["fetch.min_bytes=7", "fetch.max_wait_ms=1s"])
+    filled = settings.fetch.fill(FetchSettings)
+
+    assert (filled.min_bytes, filled.max_wait_ms) == (7, 1000)
+    assert filled.backoff_initial_s == FetchSettings().backoff_initial_s
 
 
 def test_environment_beats_the_file_and_the_command_line_beats_both(config: Path) -> None:
@@ -153,7 +163,8 @@ def test_a_missing_section_is_named_by_the_keys_that_it_needs(config: Path) -> N
 def test_a_one_shot_command_without_a_cluster_asks_for_its_own_option() -> None:
     """What the help shows."""
     with pytest.raises(
-        ConfigError, match=r"cluster\.zookeeper: missing; give --zookeeper CONNECT, or set it in the file"
+        ConfigError,
+        match=r"cluster\.zookeeper: missing; give --zookeeper CONNECT \(without ZooKeeper: --bootstrap HOST:PORT\), or set",
     ):
         load_inspection_settings(environment={})
 
@@ -217,9 +228,13 @@ def test_subscriptions_that_cannot_work_are_refused(config: Path, change: str, e
         ("fetch.max_message_bytes=1", "at least max_partition_bytes"),
         ("fetch.memory_budget_bytes=1", "at least max_partition_bytes"),
         ("shutdown.timeout_ms=3000", "must exceed"),
-        ("offsets.storage=kafka", "zookeeper"),
-        ("cluster.generation=legacy", "cluster.generation"),
-        ("group.membership=kafka", "group.membership"),
+        ("offsets.storage=kafak", "kafka"),
+        ("offsets.dual_commit=true", "commits to both places need storage: kafka"),
+        ("cluster.generation=old", "cluster.generation"),
+        ("group.membership=kafka", "group.membership: kafka needs offsets.storage: kafka"),
+        ("group.membership=broker", "expected zookeeper or kafka"),
+        ("group.heartbeat_interval_ms=500", "membership: kafka"),
+        ("group.assignor=roundrobin", "write roundrobin-0.8 or roundrobin-1.0"),
         ("fetch.on_corrupt=quarantine", "quarantine.path"),
         ("sinks.out.on_rejected=quarantine", "quarantine.path"),
         ("sinks.out.memory_share=0", "expected at least 1, got 0"),
@@ -233,6 +248,32 @@ def test_settings_that_cannot_work_together_are_refused(config: Path, override: 
     assert expected in refusal(config, overrides=[override])
 
 
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("offsets.dual_commit=true", "needs offsets.dual_commit: false"),
+        ("group.assignor=roundrobin-1.0", "with membership: kafka write range or roundrobin"),
+        ("group.streams=2", "a process counts as one member"),
+        ("group.heartbeat_interval_ms=2001", "a third of session_timeout_ms (2000)"),
+        ("group.rebalance_timeout_ms=7999", "at least twice rebalance.drain_timeout_ms and a heartbeat (8000)"),
+    ],
+)
+def test_settings_of_a_coordinated_member_must_fit(config: Path, override: str, expected: str) -> None:
+    """A claim is worth what its coordinator can fence, so the places and the times belong together."""
+    coordinated = ["group.membership=kafka", "offsets.storage=kafka", "offsets.dual_commit=false"]
+
+    assert expected in refusal(config, overrides=[*coordinated, override])
+
+
+def test_a_coordinated_member_drains_as_long_as_its_group_waits(config: Path) -> None:
+    """A Java consumer in ZooKeeper gives up after 6 s; a coordinator waits for the rebalance timeout."""
+    overrides = ["group.membership=kafka", "offsets.storage=kafka", "offsets.dual_commit=false"]
+    settings = load_settings(config=config, environment={}, overrides=[*overrides, "rebalance.drain_timeout_ms=10000"])
+
+    assert settings.group.heartbeat_s == 1.0
+    assert settings.rebalance.drain_timeout_ms == 10000
+
+
 def test_a_credential_in_the_file_is_refused(config: Path) -> None:
     """Files end up in repositories."""
     message = refusal(config, MINIMAL.replace('2181"', '2181", zookeeper_auth: {credential: "u:p"}'))
@@ -244,6 +285,7 @@ def test_a_credential_in_the_file_is_refused(config: Path) -> None:
 def test_a_credential_comes_from_the_environment_or_a_file(config: Path, tmp_path: Path) -> None:
     """The two places where orchestrators put secrets."""
     (tmp_path / "secret").write_text("user:from-file\n")
+    (tmp_path / "secret").chmod(0o600)
     by_file = load_settings(
         config=config, environment={}, overrides=[f"cluster.zookeeper_auth.credential_file={tmp_path}/secret"]
     )
@@ -289,3 +331,20 @@ def test_words_that_yaml_takes_for_values_are_what_they_look_like(config: Path) 
 
     assert settings.sinks["out"].type == "null"
     assert settings.http.address is None
+
+
+@pytest.mark.parametrize(
+    ("override", "advice"),
+    [
+        ("cluster.tls.enabled=true", "cluster.tls.enabled: the cluster's brokers are of Kafka 0.6 or 0.7"),
+        ("cluster.broker_version=0.8.2", "cluster.broker_version: the cluster's brokers are of Kafka 0.6 or 0.7"),
+        ("group.assignor=roundrobin-1.0", "group.assignor: the cluster's brokers are of Kafka 0.6 or 0.7"),
+        ("offsets.storage=kafka", "they keep no positions: write zookeeper"),
+        ("fetch.isolation=read_committed", "they have no transactions: write read_uncommitted"),
+    ],
+)
+def test_what_brokers_of_0_7_do_not_have_is_refused_for_them_alone(config: Path, override: str, advice: str) -> None:
+    """Where the generation is found at the start, the same is told then."""
+    assert advice in refusal(config, overrides=["cluster.generation=legacy", override])
+    for generation in ("auto", "modern"):
+        load_settings(config=config, environment={}, overrides=[f"cluster.generation={generation}", override])

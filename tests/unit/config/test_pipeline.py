@@ -86,6 +86,15 @@ def test_the_environment_sets_what_the_jobs_go_by() -> None:
     assert "snappy" == settings.pipeline.bronze.compression
 
 
+@pytest.mark.parametrize("incarnation", ["all", "7", "7.1", "a5g7j1tvSx-Ob3bjRwaYgQ", "a5g7j1tvSx-Ob3bjRwaYgQ.2"])
+def test_a_replay_takes_incarnations_as_bronze_has_them(tmp_path: Path, incarnation: str) -> None:
+    """Those of clusters without ZooKeeper have topic ids."""
+    assert (
+        incarnation
+        == load(tmp_path, f"pipeline: {{replay: {{incarnation: '{incarnation}'}}}}").pipeline.replay.incarnation
+    )
+
+
 @pytest.mark.parametrize(
     ("replay", "expected"),
     [
@@ -96,6 +105,13 @@ def test_the_environment_sets_what_the_jobs_go_by() -> None:
         ("{reason: late}", "reason goes with source: quarantine"),
         ("{again: true}", "again goes with source: quarantine"),
         ("{zookeeper: a, bootstrap_servers: b}", "give either zookeeper or bootstrap_servers"),
+        ("{incarnation: newest}", "expected all, or an incarnation as bronze has it"),
+        ("{group: mirror}", "group goes with map: true"),
+        ("{map: true, source: quarantine}", "a map is of bronze"),
+        ("{map: true, partition: 0, end_offset: 9}", "end_offset does not go with map"),
+        ("{map: true, start_time: 2026-01-02T00:00:00Z}", "start_time does not go with map"),
+        ("{map: true, zookeeper: a}", "give bootstrap_servers, or sink"),
+        ("{map: true, keep_partition: true}", "keep_partition does not go with map"),
     ],
 )
 def test_a_replay_that_contradicts_itself_is_refused(tmp_path: Path, replay: str, expected: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from consumerd.config.load import load_settings
-from consumerd.daemon.assemble import plan_patience
+from consumerd.connector.member import plan_patience
 
 
 @pytest.mark.parametrize(

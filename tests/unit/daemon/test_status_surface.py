@@ -42,6 +42,7 @@ STATUS = DaemonStatus(
     ready=True,
     not_ready=(),
     group="lake",
+    positions="zookeeper",
     consumer_id="lake_host-1-abc",
     state="owning",
     session_epoch=1,
@@ -133,6 +134,13 @@ def test_the_page_says_what_the_phase_of_the_session_means(phase: LeasePhase) ->
 def test_the_page_says_what_the_member_does(state: MemberState) -> None:
     """Nor does ``following``."""
     assert re.search(rf">{state.value}: [^<]{{6,}}</dd>", render_page(replace(STATUS, state=state.value)))
+
+
+@pytest.mark.parametrize(("places", "said"), [("kafka", "in Kafka"), ("both", "in ZooKeeper and Kafka")])
+def test_the_page_says_that_positions_are_in_kafka(places: str, said: str) -> None:
+    """Less is promised there. Of ZooKeeper, the default, nothing is said."""
+    assert said in render_page(replace(STATUS, positions=places))
+    assert said not in render_page(STATUS)
 
 
 def test_the_page_says_that_a_rebalance_runs() -> None:
@@ -256,10 +264,18 @@ def test_only_gaps_that_lose_something_are_events() -> None:
     """A compacted topic would drown the rest."""
     recent = RecentEvents(lambda: 0.0)
     partition = TopicPartition.modern("orders", 0)
-    recent.gap_recorded(partition, Gap(0, 5, GapReason.COMPACTION))
-    recent.gap_recorded(partition, Gap(5, 9, GapReason.RETENTION))
+    recent.gap_recorded(partition, Gap(0, 5, GapReason.COMPACTION), requested=False)
+    recent.gap_recorded(partition, Gap(5, 9, GapReason.RETENTION), requested=False)
 
     assert [event.what for event in recent.events()] == ["orders/0: [5, 9) retention"]
+
+
+def test_a_gap_that_an_operator_asked_for_is_told_as_such() -> None:
+    """A reader of the page need not look for a policy that did it."""
+    recent = RecentEvents(lambda: 0.0)
+    recent.gap_recorded(TopicPartition.modern("orders", 0), Gap(5, 9, GapReason.RESET), requested=True)
+
+    assert [event.what for event in recent.events()] == ["orders/0: [5, 9) reset, as an operator asked"]
 
 
 def test_a_sink_that_fails_for_an_hour_is_one_event_until_it_works_again() -> None:
@@ -355,7 +371,7 @@ def test_the_page_and_the_series_say_how_long_ago_things_happened() -> None:
     )
     status = replace(STATUS, partitions=(one,), sinks=(lake,))
     page = render_page(status)
-    readings = {(reading.name, *reading.labels): reading.value for reading in read_gauges(status)}
+    readings = {(reading.gauge.name, *reading.labels): reading.value for reading in read_gauges(status)}
     of_the_partition = ("orders<script>", "0")
 
     assert all(shown in page for shown in (">75 s ago<", ">15 s ago<", "15 s ago, 2024-04-30T23:00:00+00:00"))
@@ -382,7 +398,7 @@ def test_how_long_a_partition_is_stopped_or_fails_is_a_gauge_of_its_own(
     """Alerts are about partitions: a number of stopped ones does not say which."""
     (one,) = STATUS.partitions
     status = replace(STATUS, partitions=(replace(one, state=state),))
-    readings = {(reading.name, *reading.labels): reading.value for reading in read_gauges(status)}
+    readings = {(reading.gauge.name, *reading.labels): reading.value for reading in read_gauges(status)}
 
     assert readings["consumerd_partition_stopped_seconds", one.topic, one.partition] == stopped_s
     assert readings["consumerd_partition_failing_seconds", one.topic, one.partition] == failing_s
@@ -399,7 +415,7 @@ def test_what_has_not_happened_has_no_time() -> None:
     lake = recent.describe_sink(
         "lake", partitions=0, unacknowledged=0, buffered_bytes=12 << 20, memory_budget_bytes=64 << 20, held_up=True
     )
-    names = {reading.name for reading in read_gauges(replace(STATUS, sinks=(lake,)))}
+    names = {reading.gauge.name for reading in read_gauges(replace(STATUS, sinks=(lake,)))}
 
     assert recent.last_progress(partition) is None
     assert recent.last_commit(partition) is None

@@ -14,6 +14,7 @@ import pytest
 
 from consumerd.demo.audit import AuditFailed, Landed, TopicAudit, audit, read_json_lines, read_parquet
 from consumerd.demo.ledger import Ledger, RecordPlace
+from consumerd.model import PartitionKey
 
 
 class Row(NamedTuple):
@@ -34,7 +35,7 @@ ROWS += [Row(0, 4, b"gone", None), Row(1, 4, None, b"no key")]
 def ledger_of(rows: Iterable[Row], topic: str = "orders") -> Ledger:
     ledger = Ledger()
     for row in rows:
-        ledger.note(RecordPlace(topic, row.partition, row.offset), row.key, row.value)
+        ledger.note(RecordPlace(topic, PartitionKey(row.partition), row.offset), row.key, row.value)
     return ledger
 
 
@@ -176,7 +177,7 @@ def test_a_record_that_nobody_produced_is_found(land: Land) -> None:
 def test_each_topic_is_judged_by_itself() -> None:
     """A topic of which nothing has landed is one, and so is one that nobody knows."""
     ledger = ledger_of(ROWS[:1])
-    landed = [Landed(place=RecordPlace("clicks", 0, 0), digest=b"x")]
+    landed = [Landed(place=RecordPlace("clicks", PartitionKey(0), 0), digest=b"x")]
 
     clicks, orders = audit(ledger.digests, landed)
 

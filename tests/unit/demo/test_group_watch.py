@@ -6,12 +6,16 @@ from __future__ import annotations
 import pytest
 
 from consumerd.demo.group_watch import is_shared
-from consumerd.demo.members import MemberStatus, Partition
+from consumerd.demo.members import MemberStatus
+from consumerd.model import PartitionKey, TopicPartition
 
-A, B, C = ("orders", 0), ("orders", 1), ("clicks", 0)
+A, B, C = (
+    TopicPartition(topic, PartitionKey.parse(name))
+    for topic, name in [("orders", "0"), ("orders", "1-0"), ("clicks", "0")]
+)
 
 
-def status(*owned: Partition, ready: bool = True) -> MemberStatus:
+def status(*owned: TopicPartition, ready: bool = True) -> MemberStatus:
     return MemberStatus(ready=ready, owned=frozenset(owned), acknowledged={})
 
 

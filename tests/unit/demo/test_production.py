@@ -15,6 +15,7 @@ from consumerd.client.delivery import RecordMetadata
 from consumerd.demo.ledger import Ledger, RecordPlace, digest
 from consumerd.demo.production import Production
 from consumerd.demo.stream import SERVICES, Event, make_stream
+from consumerd.model import PartitionKey
 from tests.support import virtual_time
 
 STREAM = list(make_stream(Random(3), count=1000, start_ms=0))
@@ -85,7 +86,7 @@ def test_everything_is_sent_and_entered_where_it_was_acknowledged() -> None:
     virtual_time.run(main())
 
     expected = {
-        RecordPlace(topic, 0, offset): digest(key, value)
+        RecordPlace(topic, PartitionKey(0), offset): digest(key, value)
         for topic, records in log.records.items()
         for offset, (key, value) in enumerate(records)
     }

@@ -10,8 +10,11 @@ from itertools import pairwise
 from pathlib import Path
 from random import Random
 
-from consumerd.demo.show import DemoSettings, _make_events
-from consumerd.demo.stream import CLICKS, ORDERS, SERVICES, STEP_MS, Event, make_stream
+import pytest
+
+from consumerd.demo.brokers import make_brokers
+from consumerd.demo.show import DemoSettings, make_events
+from consumerd.demo.stream import CLICKS, LEGACY_SERVICES, ORDERS, SERVICES, STEP_MS, Event, make_stream
 
 
 def events(count: int = 5000, seed: int = 7) -> list[Event]:
@@ -38,9 +41,22 @@ def test_it_has_both_topics_tombstones_records_without_key_and_every_codec() -> 
     assert {one.service for one in stream} == set(SERVICES)
 
 
-def test_no_two_values_are_alike() -> None:
-    """A record that stands where another should be must be told from it."""
-    values = [one.value for one in events() if one.value is not None]
+def test_for_kafka_0_7_it_has_neither_tombstones_nor_lz4() -> None:
+    """Its brokers can store neither; all else is the same."""
+    legacy = list(make_stream(Random(7), count=5000, start_ms=1_000_000, services=LEGACY_SERVICES, tombstones=False))
+
+    assert None not in {one.value for one in legacy}
+    assert {one.service.codec for one in legacy} == {"none", "gzip", "snappy"}
+    assert [(one.topic, one.key, one.service.name) for one in legacy[:20]] == [
+        (one.topic, one.key, one.service.name) for one in events(20)
+    ]
+
+
+@pytest.mark.parametrize("tombstones", [True, False])
+def test_no_two_values_are_alike(*, tombstones: bool) -> None:
+    """A record that stands where another should be must be told from it; on Kafka 0.7 by its value alone."""
+    stream = make_stream(Random(7), count=5000, start_ms=0, tombstones=tombstones)
+    values = [one.value for one in stream if one.value is not None]
 
     assert len(set(values)) == len(values)
 
@@ -71,7 +87,8 @@ def test_time_goes_on() -> None:
 def test_no_event_of_the_demo_lies_in_the_future() -> None:
     """Its lag in seconds, and the statistics by hour, would be of times to come."""
     before_ms = round(time.time() * 1000)
-    events = _make_events(DemoSettings(folder=Path("unused"), records=20_000, seconds=1.0, seed=7))
+    settings = DemoSettings(folder=Path("unused"), records=20_000, seconds=1.0, seed=7)
+    events = make_events(settings, make_brokers(settings.generation, settings.folder))
     newest_ms = max(event.timestamp_ms for event in events)
     assert newest_ms <= round(time.time() * 1000)
     assert newest_ms >= before_ms - STEP_MS
