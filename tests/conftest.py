@@ -20,7 +20,7 @@ from consumerd.aio.timeouts import timeout
 from consumerd.wire import kernel
 from tests.support import failures, recorded_run, unseen
 from tests.support.pure import without_kernel
-from tests.support.seeds import run_seed
+from tests.support.seeds import run_seed, some_of
 
 # no test asserts an absolute time: machines are shared, and a slow example is no failure
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -68,14 +68,56 @@ def _find_session(file: str) -> int:
     return [one for one in files if _uses_session(one)].index(file) % _SESSIONS
 
 
+_MANY_FILES = 5
+"""So many files of a run are no choice of a person who works on one of them."""
 _SLOW_FIRST = (_WITH_SPARK, "tests/e2e/", "tests/component/", "tests/property/")
 """Folders whose files take long: begun last, one of them would keep the run waiting while the other workers are idle."""
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run files of slow folders first; within a folder, pytest-randomly's order stays."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run files of slow folders first; within a folder, pytest-randomly's order stays.
+
+    Of the tests marked ``drawn``, a run of folders or of many files has a part.
+    """
+    files = [one for one in config.args if one.partition("::")[0].endswith(".py")]
+    if not files or (len(files) >= _MANY_FILES and not any("::" in one for one in files)):
+        _leave_out(config, items)
     items.sort(key=lambda item: next((n for n, one in enumerate(_SLOW_FIRST) if item.nodeid.startswith(one)), 9))
+
+
+def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect functions marked ``drawn``: of each file a third stays, or one in ``parts``; of files with fewer, of the folder.
+
+    Others stay for another seed, and all with the full matrix.
+    """
+    drawn: dict[tuple[str, int], dict[str, None]] = {}
+    for item in items:
+        if (marker := item.get_closest_marker("drawn")) is not None:
+            group = _name_file(item), marker.kwargs.get("parts", 3)
+            drawn.setdefault(group, {})[_name_function(item)] = None
+    pooled: dict[tuple[str, int], set[str]] = {}
+    for (file, parts), names in drawn.items():
+        pool = file if len(names) >= parts else file.rpartition("/")[0]
+        pooled.setdefault((pool, parts), set()).update(names)
+    staying = {
+        name
+        for (pool, parts), names in pooled.items()
+        for name in some_of(pool, sorted(names), -(-len(names) // parts))
+    }
+    leaving = {name for names in drawn.values() for name in names} - staying
+    left = [item for item in items if _name_function(item) in leaving]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if _name_function(item) not in leaving]
+
+
+def _name_file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+def _name_function(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:

@@ -17,10 +17,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import trustme
 from confluent_kafka import Producer
 from kazoo.security import make_acl, make_digest_acl
 
@@ -33,13 +36,15 @@ from tests.architecture.queries import DEPLOY
 from tests.support.daemon import Daemon, settings_for
 from tests.support.damage import flip_byte
 from tests.support.embedded import EmbeddedThread
+from tests.support.embedded_legacy import LegacyThread
 from tests.support.kafka import free_port
+from tests.support.kdc import Kdc
 from tests.support.ledger import Ledger
 from tests.support.load import SteadyLoad
 from tests.support.monitoring import SPEED, Monitoring, Notified, Target, names, run_monitoring
 from tests.support.proxy_thread import ProxyThread
 from tests.support.registry import Registry, open_registry
-from tests.support.tools import require_tool
+from tests.support.tools import require_kerberos, require_tool
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import run_server
 
@@ -50,6 +55,8 @@ MOST_TOPICS: Final = 150
 """Topics after which a storm of rebalances must have been told."""
 AT_ONCE: Final = 6
 """Faults that are prepared, and caused, at the same time."""
+MOST_BATCHES: Final = 1000
+"""Batches of records after which two mirrors must have fenced each other."""
 MANY: Final = 50
 """Partitions of a sink that is slow."""
 EACH: Final = 200
@@ -191,6 +198,50 @@ class Scenario:
     """Whether its fault is mended in the end: then its alerts must end, too, and nothing may follow."""
 
 
+def mirror(group: Group) -> Act:
+    """A mirror that works; its target is the same cluster, where topics have other names."""
+    target = {"type": "kafka", "bootstrap": group.cluster.bootstrap, "topic": "copy.{topic}"}
+    group.working(sinks={"out": target})
+    return group.produce
+
+
+def mirror_twice(group: Group) -> Act:
+    """Another client with the transactional id of the mirror's partition, as a mirror of the same group would be."""
+    target = {"type": "kafka", "bootstrap": group.cluster.bootstrap, "topic": "copy.{topic}", "flush_ms": 50}
+    daemon = group.working(fetch={"isolation": "read_committed"}, sinks={"out": target})
+    stat = group.world.registry.client.exists("/brokers/topics")
+    transactional_id = f"consumerd.{group.name}.{stat.czxid}-{stat.ctime}.{group.topic}.0"
+
+    def mirrored(position: int) -> bool:
+        return [one["acknowledged"] for one in daemon.status()["partitions"]] == [position]
+
+    def act() -> None:
+        for number in range(2, MOST_BATCHES):
+            if "ConsumerdMirrorFenced" in names(group.told(group.world.monitoring.notified), "page"):
+                break
+            twin = Producer({"bootstrap.servers": group.cluster.bootstrap, "transactional.id": transactional_id})
+            twin.init_transactions(30)
+            group.produce()
+            daemon.wait(lambda number=number: mirrored(20 * number), "each record is mirrored", 60)  # type: ignore[misc]  # bound now
+
+    group.mends.append(lambda: None)
+    return act
+
+
+def lose_the_target(group: Group) -> Act:
+    """The cluster that a mirror writes to is gone: the partition says so, as with any other sink."""
+    target = group.world.stack.enter_context(EmbeddedThread(group.world.folder / f"{group.name}-target", None))
+    sink = {"type": "kafka", "bootstrap": target.bootstrap, "request_timeout_ms": 3000}
+    group.working(fetch={"isolation": "read_committed"}, sinks={"out": sink})
+
+    def act() -> None:
+        target.do(lambda running: running.stop_broker())
+        group.produce()
+        group.mends.append(lambda: target.do(lambda running: running.start_broker()))
+
+    return act
+
+
 def nothing(group: Group) -> Act:
     """Two members that share two topics' partitions, and work."""
     for name in "ab":
@@ -298,11 +349,51 @@ def deny_positions(group: Group) -> Act:
     return act
 
 
+def lose_a_broker_of_0_7(group: Group) -> Act:
+    """It takes its partitions with it, and brings them back."""
+    folder, address = group.world.folder / f"{group.name}-own", f"127.0.0.1:{group.world.zookeeper_port}/{group.name}"
+    brokers = group.world.stack.enter_context(LegacyThread(folder, address))
+    for node in range(2):
+        brokers.send(group.topic, [b"value"] * 20, node=node)
+    daemon = group.working(cluster={"zookeeper": brokers.zookeeper}, offsets={"commit_interval_ms": 200})
+
+    def committed() -> list[bool]:
+        return [bool(one["committed"]) for one in daemon.status()["partitions"]]
+
+    daemon.wait(lambda: committed() == [True, True], "positions to come back to")
+    group.mends.append(lambda: brokers.start_node(1))
+    return lambda: brokers.stop_node(1)
+
+
 def misspell(group: Group) -> Act:
     """One of two names is not there."""
     other = f"{group.topic}-misspelt"
     group.mends.append(lambda: group.cluster.create_topic(other))
     return lambda: group.member(subscriptions=[{"topics": [group.topic, other], "sink": "out"}]) and None
+
+
+def have_a_certificate_that_ends(group: Group) -> Act:
+    """In an hour. Nothing is delivered besides, since the embedded broker has no listener of TLS."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("client.example", not_after=datetime.now(UTC) + timedelta(hours=1))
+    trusted, identity = group.world.folder / "ca.pem", group.world.folder / "client.pem"
+    authority.cert_pem.write_to_path(trusted)
+    issued.private_key_and_cert_chain_pem.write_to_path(identity)
+    identity.chmod(0o600)
+    files = {"ca_file": str(trusted), "certificate_file": str(identity), "key_file": str(identity)}
+    return lambda: group.member(cluster={"tls": {"enabled": True, **files}}) and None
+
+
+def have_a_ticket_that_ends(group: Group) -> Act:
+    """Soon, and nobody renews the cache. Nothing is delivered besides, since the embedded broker has no Kerberos."""
+    kdc = group.world.stack.enter_context(Kdc())
+    make = partial(Daemon, environment=kdc.environment)
+
+    def act() -> None:
+        kdc.kinit("alice", "-l", "90s")
+        group.member(make=make, cluster={"sasl": {"mechanism": "GSSAPI"}})
+
+    return act
 
 
 def have_no_position(group: Group) -> Act:
@@ -537,6 +628,9 @@ def _corrupt(group: Group, **sections: Mapping[str, Any]) -> Act:
 
 SCENARIOS: Final[Mapping[str, Scenario]] = {
     "working": Scenario(begin=nothing),
+    "mirrored": Scenario(begin=mirror),
+    "twins": Scenario(begin=mirror_twice, page="ConsumerdMirrorFenced", ends=True),
+    "targetless": Scenario(begin=lose_the_target, page="ConsumerdPartitionFailing", ends=True),
     "down": Scenario(begin=kill_one_of_two, tickets=frozenset({"ConsumerdDown"})),
     "absent": Scenario(begin=kill_the_only_one, page="ConsumerdAbsent", muted=frozenset({"ConsumerdDown"})),
     "unready": Scenario(
@@ -564,6 +658,26 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "nonsense": Scenario(begin=register_nonsense, tickets=frozenset({"ConsumerdMembersDisagree"}), ends=True),
     "denied": Scenario(begin=deny_positions, page="ConsumerdTopicDenied", ends=True),
     "misspelt": Scenario(begin=misspell, tickets=frozenset({"ConsumerdTopicMissing"}), ends=True),
+    "away": Scenario(
+        begin=lose_a_broker_of_0_7,
+        tickets=frozenset({"ConsumerdPartitionsAway"}),
+        tickets_first=frozenset({"ConsumerdBrokerFailing"}),
+        ends=True,
+    ),
+    "expiring": Scenario(
+        begin=have_a_certificate_that_ends,
+        page="ConsumerdPartitionFailing",
+        tickets=frozenset({"ConsumerdCertificateExpiring"}),
+        tickets_first=frozenset({"ConsumerdLagUnknown"}),
+        muted=frozenset({"ConsumerdLagUnknown"}),
+    ),
+    "ticket": Scenario(
+        begin=have_a_ticket_that_ends,
+        page="ConsumerdPartitionFailing",
+        tickets=frozenset({"ConsumerdTicketExpiring"}),
+        tickets_first=frozenset({"ConsumerdLagUnknown"}),
+        muted=frozenset({"ConsumerdLagUnknown"}),
+    ),
     "stopped": Scenario(
         begin=have_no_position, page="ConsumerdPartitionStopped", muted=frozenset({"ConsumerdLagUnknown"})
     ),
@@ -660,6 +774,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Run all faults at once, and wait until each alert that must fire has done so, and then for what should not come."""
     folder = tmp_path_factory.mktemp("alerts")
     exporter = require_tool("prometheus-node-exporter", "prometheus-node-exporter")
+    require_kerberos()
     with contextlib.ExitStack() as stack:
         monitoring = stack.enter_context(run_monitoring(folder / "monitoring"))
         zookeeper = stack.enter_context(run_server())
@@ -822,13 +937,20 @@ def _interpolated(expression: str) -> str:
     """Put values for Grafana's variables, as it does with everything chosen at the top."""
     for name in ("job", "instance", "group"):
         expression = expression.replace(f'"${name}"', '".*"')
+    for name, series in A_SERIES_OF.items():
+        expression = expression.replace(f'"${name}"', f'"{series}"')
     return expression.replace("$__rate_interval", "20s")
 
 
+A_SERIES_OF: Final = {
+    "gauge": "consumerd_lag_records",
+    "counter": "consumerd_commits_total",
+    "job_series": "consumerd_table_rows",
+}
+"""A value of each variable by which panels are repeated."""
 MAY_BE_EMPTY: Final = frozenset(
     {
         "Partition errors of fetches",
-        "consumerd_sink_relieved_total",
         "Time since the last commit, the ten longest with records to commit",
     }
 )

@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+from tests.support.metrics_page import list_series, list_series_of_jobs
+
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
 #: labels that a scrape adds; those after the second only in Kubernetes
@@ -32,7 +34,7 @@ def dashboard_script() -> ModuleType:
 def labels_by_series() -> dict[str, frozenset[str]]:
     """Return every name that a scrape may bring, with its labels."""
     found: dict[str, frozenset[str]] = {"up": frozenset(OF_THE_SCRAPE)}
-    for series in dashboard_script().catalogue():
+    for series in (*list_series(), *list_series_of_jobs()):
         labels = frozenset(series.labels) | OF_THE_SCRAPE
         if series.type == "histogram":
             found |= {f"{series.name}_sum": labels, f"{series.name}_count": labels}
@@ -46,6 +48,13 @@ def labels_by_series() -> dict[str, frozenset[str]]:
     return found
 
 
+def used(expression: str) -> set[str]:
+    """Return the series of ours that an expression names; those of a histogram under the histogram's name."""
+    return {
+        re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"\b(?:consumerd|process)_\w+", expression)
+    }
+
+
 def faults(expression: str) -> list[str]:
     """Return what an expression asks for and no scrape brings: series, and labels of series and of aggregations."""
     known = labels_by_series()
@@ -55,6 +64,9 @@ def faults(expression: str) -> list[str]:
         labels = re.findall(r"(\w+)\s*[=!]~?", matchers)
         found += [f"{name} has no label {label}" for label in labels if label not in known.get(name, ())]
     everything = frozenset().union(*(known.get(name, frozenset()) for name, _ in selections))
-    for labels in re.findall(r"\b(?:by|without)\s*\(([^)]*)\)", expression):
-        found += [f"no series in it has label {one}" for one in re.findall(r"\w+", labels) if one not in everything]
+    of_any = frozenset().union(*known.values())
+    for kind, labels in re.findall(r"\b(by|without)\s*\(([^)]*)\)", expression):
+        # a repeated panel aggregates without labels that only some of its series have
+        expected = everything if kind == "by" else of_any
+        found += [f"no series in it has label {one}" for one in re.findall(r"\w+", labels) if one not in expected]
     return found if selections else ["no series of ours"]

@@ -47,7 +47,7 @@ def test_the_example_does_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", sorted(set(re.findall(r"\b(?:tests|consumerd|docs|deploy)/[\w/.]*\w", TEXT)) - NO_PATHS)
+    "name", sorted(set(re.findall(r"\b(?:tests|consumerd|docs|deploy)/[\w/.-]*\w", TEXT)) - NO_PATHS)
 )
 def test_each_path_that_is_named_exists(name: str) -> None:
     """A newcomer opens them one after the other."""

@@ -20,12 +20,14 @@ import yaml
 from pydantic import BaseModel
 
 from consumerd.cli.main import make_parser
+from consumerd.config.connector import ConnectorSettings
+from consumerd.config.inspection import InspectionSettings
 from consumerd.config.load import load_settings
-from consumerd.config.settings import InspectionSettings, Settings
+from consumerd.config.settings import Settings
 from consumerd.daemon import events, status
 from consumerd.spark.cli import make_parser as make_spark_parser
 from consumerd.telemetry.hooks import Trouble
-from tests.architecture.test_metric_catalogue import names_in_code
+from tests.newuser.commands import find_commands_of_a_new_user
 from tests.support.documents import (
     DOCS,
     README,
@@ -37,11 +39,12 @@ from tests.support.documents import (
     find_slugs,
     read_table,
 )
+from tests.support.metrics_page import list_series, list_series_of_jobs
 
 HERE: Final = "tests/architecture/test_documents.py"
 DOCUMENTS: Final = [*find_documents(), TOP / "CONTRIBUTING.md"]
 PROGRAMS: Final = {"consumerd": make_parser, "consumerd-spark": make_spark_parser}
-KAFKAS_KEY: Final = re.compile(r".*\.(ms|bytes|retries|size)")
+KAFKAS_KEY: Final = re.compile(r".*\.(ms|bytes|minutes|retries|size)")
 """A setting of brokers or Java consumers, which looks like ours but for its unit."""
 MODULES: Final = {"consumerd_sink_sqlite", "consumerd_spark", "consumerd_job"}
 """Names of Python modules that look like metrics."""
@@ -206,6 +209,24 @@ def test_paths_of_the_repository_exist(document: Path) -> None:
     assert missing == []
 
 
+SCRIPTS: Final = (TOP / "Makefile", TOP / ".ci/run", TOP / "tests/sanitized/run")
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_tests_that_a_script_runs_exist(script: Path) -> None:
+    """A test that was moved would be missed by steps that run at the end of CI, or by hand."""
+    # make writes $(addprefix tests/unit/,wire net) for two paths
+    text = re.sub(
+        r"\$\(addprefix ([^,]*),([^$()]*)\)",
+        lambda match: " ".join(match[1] + word for word in match[2].split()),
+        script.read_text(),
+    )
+    named = {path for match in re.findall(r"(?<![\w/.-])tests/[\w./*{},-]*[\w*}]", text) for path in expand(match)}
+
+    assert sorted(path for path in named if not any(TOP.glob(path))) == []
+    assert named
+
+
 def test_the_map_of_the_code_names_files() -> None:
     """A newcomer opens them one after the other: whoever moves a module mends "Where to look" in architecture.md."""
     _, _, section = (DOCS / "architecture.md").read_text().partition("### Where to look\n")
@@ -220,41 +241,39 @@ def is_znode(path: str) -> bool:
     return path.split("/")[1] in {"members", "requests", "roots", "landed", "truncations", "quarantine_root"}
 
 
-def is_read_by(block: Block) -> bool:
-    """Tell whether the test that a block names reads the document: by its name, or as one of all."""
-    text = (TOP / str(block.test)).read_text()
+def is_read_by(block: Block, test: str) -> bool:
+    """Tell whether a test that a block names reads the document: by its name, or as one of all."""
+    text = (TOP / test).read_text()
     return block.document.stem in text or "find_documents()" in text
 
 
 def test_marks_name_the_test_that_runs_the_block() -> None:
     """A mark is a promise: the test names the document, reads them all, or is this one."""
-    marked = [block for document in DOCUMENTS for block in find_blocks(document) if block.test is not None]
+    marked = [(block, test) for document in DOCUMENTS for block in find_blocks(document) for test in block.tests]
     broken = [
-        str(block)
-        for block in marked
-        if not (TOP / str(block.test)).is_file() or (block.test != HERE and not is_read_by(block))
+        f"{block}: {test}"
+        for block, test in marked
+        if not (TOP / test).is_file() or (test != HERE and not is_read_by(block, test))
     ]
 
     assert broken == []
     assert len(marked) > 8
 
 
-NEW_USER: Final = "tests/newuser/run runs it on a bare Debian, with the network"
 DRAWING: Final = "a drawing"
 KUBERNETES: Final = "needs a Kubernetes cluster; tests/architecture/test_manifests.py renders what is applied"
 COMPOSE: Final = "needs Docker; tests/architecture/test_deployment.py reads the file"
 DEVELOP: Final = "runs tests, within a test"
 WORKED: Final = "tests/architecture/test_contributing.py runs the example"
 NOT_RUN: Final[Mapping[tuple[str, str], str]] = {
-    ("README.md", "make demo"): NEW_USER,
     ("README.md", "TOPIC   PRODUCED"): ("output of the demo, which tests/e2e/test_demo.py runs"),
     ("README.md", ". .venv/bin/activate"): "tests/e2e/test_broker_command.py starts that broker",
-    ("README.md", "python3 -m venv venv"): NEW_USER,
     ("README.md", "pip install '.[spark,java]'"): "tests/newuser/run installs these extras as docs/spark.md says",
-    ("README.md", "make test"): DEVELOP,
     ("architecture.md", "ZooKeeper (aiozk)"): DRAWING,
     ("architecture.md", "socket -> connection"): DRAWING,
     ("architecture.md", "send, enqueue -> encoder"): DRAWING,
+    ("spark.md", "consumerd-spark replay --map"): "needs a target; tests/spark/test_replay_map.py restores a topic",
+    ("kafka-0.7.md", "broker-1 was stopped"): "output of the demo, which tests/e2e/test_demo.py runs",
     ("deployment.md", "docker build -t consumerd:0.2.0 ."): "needs Docker; tests/image/run builds and starts the image",
     ("deployment.md", "kubectl apply -k deploy/kubernetes"): KUBERNETES,
     ("deployment.md", "kubectl apply -k deploy/kubernetes/overlays/shared-volume"): KUBERNETES,
@@ -266,9 +285,27 @@ NOT_RUN: Final[Mapping[tuple[str, str], str]] = {
         "needs systemd as PID 1; tests/e2e/test_service_manager.py plays the service manager"
     ),
     ("file-formats.md", "/data/landing/"): DRAWING,
+    ("security.md", "keytool -importkeystore -srckeystore trust.jks -destkeystore trust.p12 -deststoretype PKCS12"): (
+        "needs stores of a Java client"
+    ),
+    ("security.md", "kafka-configs --zookeeper zk1:2181/kafka --alter --entity-type users --entity-name lake \\"): (
+        "Kafka's own tools; tests/interop/test_acls.py runs the commands that the daemon prints"
+    ),
+    ("embedded.md", "# users: USER:PASSWORD; the file is refused if everybody can read it"): (
+        "two files, whose form tests/component/embedded/test_secured.py and tests/unit/embedded/test_acls.py read"
+    ),
+    ("security.md", "addauth digest lake:password"): "ZooKeeper's own shell, which no test starts",
     ("file-formats.md", "{"): "a line of output, whose keys tests/e2e/test_documented_reading.py compares",
+    ("http-sink.md", '"<cluster>/<topic>'): "a header, whose form tests/component/sinks/test_http_sink.py compares",
+    ("mirror.md", "consumerd mirror --zookeeper"): (
+        "needs two clusters; tests/e2e/test_mirror_command.py gives such options, and the same settings"
+    ),
+    ("mirror.md", "consumerd-mirror:["): "an envelope, whose form tests/unit/mirror/test_provenance.py compares",
     ("group-machine.md", "stateDiagram-v2"): "tests/architecture/test_machine_diagram.py compares it with the code",
-    ("spark.md", 'make demo DEMO="--directory landed"'): NEW_USER,
+    ("classic-group-machine.md", "stateDiagram-v2"): "tests/architecture/test_machine_diagram.py compares it",
+    ("without-zookeeper.md", "cluster:"): "tests/unit/admin/test_without_zookeeper.py loads these settings",
+    ("without-zookeeper.md", "$ consumerd identities"): "tests/e2e/test_leaving_zookeeper.py gives this command",
+    ("without-zookeeper.md", "$ consumerd lag --bootstrap"): "tests/interop/test_kraft.py gives these commands",
     ("troubles.md", "sum by (kind) (increase(consumerd_troubles_total[10m]))"): (
         "a query for Prometheus, whose series test_documented_metrics_exist knows"
     ),
@@ -297,11 +334,27 @@ def find_reason(block: Block) -> tuple[str, str] | None:
 
 def test_each_block_is_run_or_says_why_not() -> None:
     """A block that nobody runs is wrong one day. Mark it with its test, or name it in NOT_RUN."""
-    unmarked = [block for document in DOCUMENTS for block in find_blocks(document) if block.test is None]
+    unmarked = [block for document in DOCUMENTS for block in find_blocks(document) if not block.tests]
     reasons = {str(block): find_reason(block) for block in unmarked}
 
     assert [block for block, reason in reasons.items() if reason is None] == []
     assert sorted(NOT_RUN.keys() - set(reasons.values())) == []
+
+
+def test_a_bare_system_runs_what_needs_nothing_of_somebody() -> None:
+    """A command that needs a cluster, or a path that only its owner has, fails in the run that takes longest."""
+    commands = list(find_commands_of_a_new_user())
+
+    assert [one for one in commands if re.match(r"consumerd |.*(zk1|--config config\.yaml|/data/)", one)] == []
+    assert [one for one in commands if one.startswith(("make ", "python3 "))] == [
+        "make demo",
+        "python3 -m venv venv",
+        "make test      # everything that needs no Kafka; makes .venv, brings a real ZooKeeper from PyPI",
+        "make check     # lint, types, layers",
+        "make help",
+        'make demo DEMO="--directory landed"',
+        "python3 -m venv spark-venv",
+    ]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
@@ -332,7 +385,7 @@ def find_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def known_keys() -> set[str]:
-    return {*find_keys(Settings), *find_keys(InspectionSettings)}
+    return {*find_keys(Settings), *find_keys(InspectionSettings), *find_keys(ConnectorSettings)}
 
 
 SECTIONS: Final = "|".join(key for key in Settings.model_fields if key != "sinks")
@@ -388,9 +441,15 @@ def write_credentials(folder: Path) -> None:
     certificate = authority.issue_cert("client.example")
     authority.cert_pem.write_to_path(folder / "ca.pem")
     certificate.private_key_pem.write_to_path(folder / "client.key")
+    (folder / "client.key").chmod(0o600)
     for blob in certificate.cert_chain_pems:
         blob.write_to_path(folder / "client.pem", append=True)
     (folder / "zookeeper").write_text("user:password")
+    (folder / "zookeeper").chmod(0o600)
+    for name in ("kafka", "lake.keytab"):
+        (folder / name).touch(mode=0o600)
+    (folder / "token").write_text("token")
+    (folder / "token").chmod(0o600)
 
 
 def test_the_first_config_is_short() -> None:
@@ -402,7 +461,7 @@ def test_the_first_config_is_short() -> None:
 
 def test_documented_metrics_exist() -> None:
     """A query on a series that does not exist is empty, and looks like good news."""
-    known = names_in_code()
+    known = {one.name for one in (*list_series(), *list_series_of_jobs())}
     parts = {f"{one}{end}" for one in known for end in ("_sum", "_count", "_bucket")}
     named = {
         (document.name, metric)
@@ -458,6 +517,12 @@ def test_figures_are_those_of_the_record_of_measurements() -> None:
     assert [figure for figure, *_ in found] == ["4.43 M", "1.02 M", "4.8 %", "248 MiB", "0.78 s"]
 
 
+@pytest.mark.parametrize("document", find_documents(), ids=name)
+def test_a_date_and_its_commit_stand_in_one_line(document: Path) -> None:
+    """Together they name a measurement: a search for one finds the other."""
+    assert re.findall(r"2\d{3}-\d\d-\d\d,\n *`[0-9a-f]{7,}`", document.read_text()) == []
+
+
 def test_troubles_are_all_explained() -> None:
     """Somebody looks one up at night, and finds it, with a cause and something to do."""
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \|$", (DOCS / "troubles.md").read_text(), re.MULTILINE)
@@ -481,6 +546,7 @@ STATUS_TABLES: Final = {
     "## The process": status.DaemonStatus,
     "## Partitions": status.PartitionReport,
     "## Sinks": status.SinkStatus,
+    "## Coordination": status.CoordinationStatus,
     "## Requests": status.RequestStatus,
     "## Rebalances": status.RebalanceStatus,
     "## Events": events.EventStatus,
@@ -509,7 +575,7 @@ def describe(hint: Any) -> str:
     if get_origin(hint) is not None:
         return "object"
     if is_dataclass(hint):
-        return "moment"
+        return "moment" if hint is status.Moment else "object"
     return {str: "string", bool: "bool", int: "number", float: "number"}[hint]
 
 
@@ -556,15 +622,57 @@ def find_paragraphs(document: Path) -> Iterator[tuple[int, int]]:
         yield number, words
 
 
-@pytest.mark.parametrize(
-    "document",
-    # its arguments are being taken apart; whoever has done so takes it out of here
-    [one for one in find_documents() if one.name != "architecture.md"],
-    ids=name,
-)
+@pytest.mark.parametrize("document", find_documents(), ids=name)
 def test_paragraphs_are_short(document: Path) -> None:
     """On call at night nobody reads a screen of text for the sentence that helps."""
     assert [line for line, words in find_paragraphs(document) if words > LONGEST] == []
+
+
+IDIOMS: Final = re.compile(r"\b(?:so many|so long|whoever|whatever|somebody|nobody|anybody)\b", re.IGNORECASE)
+PLAIN: Final = [
+    README,
+    *(
+        DOCS / f"{one}.md"
+        for one in (
+            "aiozk",
+            "architecture",
+            "classic-group-machine",
+            "delivery-guarantees",
+            "deployment",
+            "embedded",
+            "file-formats",
+            "glossary",
+            "group-machine",
+            "http-sink",
+            "limits",
+            "operations",
+            "performance",
+            "spark",
+            "spark-source",
+            "troubles",
+            "upgrading",
+            "verification",
+            "what-may-be-deleted",
+        )
+    ),
+]
+"""Pages in plain English; a page that has become so is added here."""
+
+
+@pytest.mark.parametrize("document", PLAIN, ids=name)
+def test_plain_pages_have_no_idioms(document: Path) -> None:
+    """Each of these words hides who does what."""
+    lines = enumerate(document.read_text().splitlines(), 1)
+
+    assert [(number, line) for number, line in lines if IDIOMS.search(line)] == []
+
+
+@pytest.mark.parametrize("document", [*PLAIN, DOCS / "metrics.md"], ids=name)
+def test_main_pages_open_with_what_the_reader_can_do_afterwards(document: Path) -> None:
+    """And for whom the page is."""
+    opening = document.read_text().partition("\n## ")[0]
+
+    assert "With this page" in opening.replace("**", "")
 
 
 def test_every_page_is_in_the_table_of_contents() -> None:

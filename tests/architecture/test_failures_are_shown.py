@@ -21,10 +21,11 @@ from prometheus_client import CollectorRegistry
 
 import consumerd
 from consumerd.daemon.page import render_page
-from consumerd.daemon.status import RecentEvents
+from consumerd.daemon.readings import GAUGES
+from consumerd.daemon.status import AwayStatus, RecentEvents
 from consumerd.model import Gap, GapReason, SessionEpoch, TopicPartition
 from consumerd.telemetry.hooks import Hooks, Trouble
-from consumerd.telemetry.metrics import GAUGES, MetricsHooks
+from consumerd.telemetry.metrics import MetricsHooks
 from tests.support.syntax import parse_file
 from tests.unit.daemon.test_status_surface import STATUS
 
@@ -129,17 +130,18 @@ SHOWN: Final[Mapping[str, Hook | Status]] = {
     "claim_conflicted": Hook("claim_conflicted", "group/reports.py", page="conflicts"),
     "commit_failed": Hook("commit_failed", "delivery/committer.py"),
     "committed_behind_landed": Hook("committed_behind", "delivery/condition.py"),
-    "delivery_ended": Hook("ownership_lost", "group/rebalancer.py"),  # by way of DeliveryReports.lost
+    "delivery_ended": Hook("ownership_lost", "group/claimed.py"),  # by way of DeliveryReports.lost
     "drain_flush_failed": Hook("sink_failed", "delivery/condition.py"),
     "foreign_commit_found": Hook("foreign_commit", "delivery/committer.py"),
     "members_disagree": Hook("group_disagreed", "group/reports.py", metric="consumerd_group_disagreements"),
     "offsets_commit_failed": Hook("commit_failed", "delivery/committer.py"),
-    "ownership_lost": Hook("ownership_lost", "group/rebalancer.py"),
+    "ownership_lost": Hook("ownership_lost", "group/claimed.py"),
     "partition_stopped": Hook("partition_stopped", "delivery/condition.py", metric="consumerd_stopped_partitions"),
     "position_reset": Hook("position_reset", "delivery/condition.py"),
     "range_skipped": Hook("gap_recorded", "delivery/condition.py"),
     "request_carried_out": Hook("position_reset", "delivery/condition.py"),
     "topic_made_again": Hook("position_reset", "delivery/condition.py"),
+    "partitions_away": Status("consumerd_partitions_away", "away"),
     "topics_missing": Status("consumerd_missing_topics", "missing_topics"),
     "unit_quarantined": Hook("unit_passed", "delivery/condition.py"),
     "unit_skipped": Hook("unit_passed", "delivery/condition.py"),
@@ -150,22 +152,31 @@ SHOWN: Final[Mapping[str, Hook | Status]] = {
 
 EXEMPT: Final[Mapping[str, str]] = {
     "cluster_lookup_failed": "before the daemon has begun: not ready, since it waits for ZooKeeper, which is told",
+    "coordinated_members_unknown": "before the daemon has begun; the start in ZooKeeper goes on without the comparison",
     "daemon_failed": "the process ends with it, by an exit code",
     "landed_end_unreadable": "evidence that is missing; nothing is decided by it",
-    "lost_end_not_noted": "of a partition that stays stopped, which is shown; it is noted at the next look",
+    "members_not_counted": "a number for display; whether the coordinator answers is told by the heartbeats",
     "metadata_not_answered": "one broker of several; that none answers is cluster_read_failed",
     "recheck_failed": "of a partition that stays stopped, which is shown, and is looked at again",
     "settings_doubtful": "said once of the settings, before there is a daemon",
+    "positions_lookup_failed": "before the daemon has begun: not ready, since it waits for ZooKeeper, which is told",
     "service_manager_unreachable": "systemd acts by itself on a service that it does not hear; delivery goes on",
     "shutdown_cut_short": "the process ends with it, by an exit code",
+    "ticket_not_replaced": "the present ticket stays in use: its end is told, and so is what servers refuse",
     "sink_closed": "the reader of stdout has gone: an end in order",
 }
 
-PRODUCER: Final = ("client/opening.py", "client/producer.py", "client/sender.py", "client/topics.py")
+PRODUCER: Final = (
+    "client/legacy_produce_handler.py", "client/opening.py", "client/producer.py", "client/sender.py", "client/topics.py",
+    "client/transactions.py",
+)  # fmt: skip
 NO_DAEMON: Final = ("embedded/", "demo/", "spark/", "config/pipeline.py", *PRODUCER)
 """What runs beside the daemon, for demo and tests; the data pipeline; and the producer, which tells its callers."""
 
-COMMANDS: Final = ("cli/", "admin/doctor/", "admin/inspection.py", "admin/operations.py", "admin/positions.py")
+COMMANDS: Final = (
+    "cli/", "admin/cancellation.py", "admin/doctor/", "admin/group_facts.py", "admin/groups.py",
+    "admin/inspection.py", "admin/lag.py", "admin/migration.py", "admin/operations.py", "admin/positions.py", "admin/tail.py",
+)  # fmt: skip
 """They print what they find."""
 
 CALLS: Final[Mapping[str, Callable[[Hooks], None]]] = {
@@ -173,7 +184,7 @@ CALLS: Final[Mapping[str, Callable[[Hooks], None]]] = {
     "commit_failed": lambda hooks: hooks.commit_failed(PARTITION, "failed"),
     "committed_behind": lambda hooks: hooks.committed_behind(PARTITION, committed=1, landed=2),
     "foreign_commit": lambda hooks: hooks.foreign_commit(PARTITION, 5),
-    "gap_recorded": lambda hooks: hooks.gap_recorded(PARTITION, Gap(1, 5, GapReason.RETENTION)),
+    "gap_recorded": lambda hooks: hooks.gap_recorded(PARTITION, Gap(1, 5, GapReason.RETENTION), requested=False),
     "group_disagreed": lambda hooks: hooks.group_disagreed("unowned", "orders/7 is not owned"),
     "ownership_lost": lambda hooks: hooks.ownership_lost(PARTITION, "the session is over"),
     "partition_stopped": lambda hooks: hooks.partition_stopped(PARTITION, "corrupt"),
@@ -185,6 +196,7 @@ CALLS: Final[Mapping[str, Callable[[Hooks], None]]] = {
 }
 
 SHOWS: Final[Mapping[str, object]] = {
+    "away": (AwayStatus(broker=1, reason="broker 1 is not registered", partitions=("orders/7",)),),
     "conflicts": {"orders/7": "g_other-0"},
     "missing_topics": ("orders/7",),
     "not_ready": ("waiting for orders/7",),
@@ -248,7 +260,7 @@ def test_a_line_whose_event_is_handed_in_tells_the_trouble_that_was_handed_in() 
         } == {"Trouble"}
         assert any(ast.unparse(node).startswith("self._hooks.trouble(event, ") for node in _own(line.function))
     kinds = {kind for kind in Trouble if kind.value not in by_event()}  # nobody names these in the line that logs
-    source = [path.read_text() for module in handed for path in (PACKAGE / module).parent.glob("*.py")]
+    source = [path.read_text() for module in handed for path in (PACKAGE / module).parent.rglob("*.py")]
     assert [kind for kind in kinds if not any(f"(Trouble.{kind.name}, " in text for text in source)] == []
 
 

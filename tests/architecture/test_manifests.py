@@ -16,6 +16,7 @@ import yaml
 
 from consumerd import __version__
 from consumerd.config.load import load_settings
+from consumerd.config.settings import Settings
 from consumerd.sinks.registry import load_sink
 from tests.support.kubernetes_schemas import find_faults
 from tests.support.tools import KUSTOMIZE, require_tool
@@ -105,9 +106,13 @@ def test_the_statefulset_can_be_scaled_with_the_kind_patched(tmp_path: Path, nam
 def test_a_component_is_valid_beside_what_it_is_for(component: Path, tmp_path: Path) -> None:
     """As users list it, in a kustomization of their own."""
     rendered = render_own(tmp_path, SHARED, components=[os.path.relpath(component, tmp_path.resolve())])
-    added = {one["kind"] for one in rendered} - {one["kind"] for one in render(SHARED)}
+    bare = render(SHARED)
+    added = {one["kind"] for one in rendered} - {one["kind"] for one in bare}
+    mounted = [volume for one in (rendered, bare) for _, pod in pods(one) for volume in pod["spec"]["volumes"]]
 
-    assert added, "it adds something"
+    assert added or len(mounted) > 2 * len([one for _, pod in pods(bare) for one in pod["spec"]["volumes"]]), (
+        "it adds something"
+    )
     assert [fault for one in rendered for fault in find_faults(one)] == []
     for target in (one["spec"]["scaleTargetRef"] for one in rendered if "scaleTargetRef" in one.get("spec", {})):
         scaled = find(rendered, target["kind"], target["name"])
@@ -127,6 +132,19 @@ def test_a_misspelt_key_a_wrong_type_and_an_unknown_kind_are_faults() -> None:
     assert "Deployment consumerd: spec.replicas: 'three' is not of type 'integer'" in faults
     assert "'readynessProbe' was unexpected" in faults
     assert "no schema for v1/Secrets" in find_faults({"apiVersion": "v1", "kind": "Secrets"})[0]
+
+
+@pytest.mark.parametrize("base", [SHARED, OWN], ids=name_of)
+def test_secrets_are_mounted_for_the_daemons_group_alone(base: Path, tmp_path: Path) -> None:
+    """With the default mode, 0644, every file would be refused."""
+    component = KUBERNETES / "components" / "secrets"
+    ((_, pod),) = pods(render_own(tmp_path, base, components=[os.path.relpath(component, tmp_path.resolve())]))
+    (volume,) = [one for one in pod["spec"]["volumes"] if "secret" in one]
+    (mount,) = [one for one in pod["spec"]["containers"][0]["volumeMounts"] if one["name"] == volume["name"]]
+
+    assert 0o440 == volume["secret"]["defaultMode"]
+    assert pod["spec"]["securityContext"]["fsGroup"] == pod["spec"]["securityContext"]["runAsGroup"]
+    assert mount["readOnly"] is True
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=name_of)
@@ -174,23 +192,52 @@ def test_the_folder_itself_comes_up_with_what_every_cluster_has() -> None:
     assert {one.get("imagePullPolicy") for one in containers(rendered)} == {None}, "a tag: what is loaded is used"
 
 
-def test_replicas_with_volumes_of_their_own_are_told_so(tmp_path: Path) -> None:
-    """Else one begins on its empty volume where another has written, and takes the rest for lost."""
-    rendered = render(OWN)
+def rendered_settings(rendered: list[Manifest], tmp_path: Path, *changes: tuple[str, str]) -> Settings:
+    """Return the settings of the pod consumerd-1, after changes of the text of its ConfigMap."""
     (container,) = containers(rendered)
     pod = {"metadata.name": "consumerd-1"}
     environment = {
-        one["name"]: one.get("value") or pod[one["valueFrom"]["fieldRef"]["fieldPath"]] for one in container["env"]
+        one["name"]: one.get("value") or pod[one["valueFrom"]["fieldRef"]["fieldPath"]]
+        for one in container.get("env", ())
     }
+    text = find(rendered, "ConfigMap")["data"]["config.yaml"]
+    for old, new in changes:
+        text = text.replace(old, new)
     file = tmp_path / "config.yaml"
-    file.write_text(find(rendered, "ConfigMap")["data"]["config.yaml"])
-    settings = load_settings(config=file, environment=environment)
+    file.write_text(text)
+    return load_settings(config=file, environment=environment)
+
+
+def test_replicas_with_volumes_of_their_own_are_told_so(tmp_path: Path) -> None:
+    """Else one begins on its empty volume where another has written, and takes the rest for lost."""
+    rendered = render(OWN)
+    settings = rendered_settings(rendered, tmp_path)
     (sink,) = settings.sinks.values()
 
     assert settings.group.consumer_id == "consumerd-1"
     options = load_sink(sink.type).Options.model_validate(sink.options)
     assert getattr(options, "shared", None) is False
     assert "env" not in containers(render(SHARED))[0]
+
+
+def test_a_replica_with_a_volume_of_its_own_may_call_its_sink_as_it_likes(tmp_path: Path) -> None:
+    """Nothing outside of the settings names the sink."""
+    renamed = ("sink: lake", "sink: raw"), ("sinks:\n  lake:", "sinks:\n  raw:")
+    settings = rendered_settings(render(OWN), tmp_path, *renamed)
+
+    assert list(settings.sinks) == ["raw"]
+    assert settings.sinks["raw"].options["shared"] is False
+
+
+def test_settings_of_the_overlays_differ_in_shared_alone() -> None:
+    """What is mended in one of them is mended in both."""
+    own, shared = (yaml.safe_load(find(render(one), "ConfigMap")["data"]["config.yaml"]) for one in (OWN, SHARED))
+
+    assert own["sinks"]["lake"].pop("shared") is False
+    assert own == shared
+
+
+OVERLAYS_OWN = ("landing", "settings")
 
 
 def test_overlays_differ_in_their_volumes_alone() -> None:
@@ -200,7 +247,8 @@ def test_overlays_differ_in_their_volumes_alone() -> None:
         ((workload, template),) = pods(render(folder))
         (container,) = template["spec"]["containers"]
         container.pop("env", None)
-        template["spec"]["volumes"] = [one for one in template["spec"]["volumes"] if one["name"] != "landing"]
+        # the name of the ConfigMap ends with a hash of the settings
+        template["spec"]["volumes"] = [one for one in template["spec"]["volumes"] if one["name"] not in OVERLAYS_OWN]
         return template, {key: workload["spec"][key] for key in ("replicas", "minReadySeconds")}
 
     assert bare(OWN) == bare(SHARED)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import ALL
+from tests.mutants.__main__ import ALL, Part
 from tests.mutants.mutant import Mutant
 from tests.mutants.run import Fate, find_failures, judge
 from tests.support.syntax import parse_file
@@ -38,6 +38,22 @@ def test_every_mutant_applies_and_has_a_name_of_its_own() -> None:
     for one in ALL:
         assert one.edit(one.find_path(TOP).read_text()) != one.find_path(TOP).read_text(), one.name
     assert [name for name, count in Counter(one.name for one in ALL).items() if count > 1] == []
+
+
+def test_parts_have_each_mutant_once_and_each_promise() -> None:
+    """CI runs one part of three: after a few runs each mutant was in one."""
+    parts = [Part(index, 3) for index in (1, 2, 3)]
+
+    assert [one.name for one in ALL if [part.has(one) for part in parts].count(True) != 1] == []
+    promises = {one.promise for one in ALL}
+    assert [promises - {one.promise for one in ALL if part.has(one)} for part in parts] == [set(), set(), set()]
+
+
+@pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b"])
+def test_a_part_that_there_is_not_is_refused(text: str) -> None:
+    """Nothing would run, and all would seem to be killed."""
+    with pytest.raises(ValueError, match=r"part|unpack|invalid"):
+        Part.parse(text)
 
 
 @pytest.mark.parametrize("test", sorted({test for one in ALL for test in one.tests}))

@@ -21,6 +21,8 @@ from tests.support.processes import pids_in, wait_gone
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import run_server
 
+pytestmark = pytest.mark.drawn
+
 LINES = b"".join(b"key-%d\tvalue-%d\n" % (number, number) for number in range(100))
 
 

@@ -85,12 +85,11 @@ def send_large(bootstrap: str) -> Mapping[Place, Sent]:
     return ledger
 
 
-def settled(member: Daemon, policy: str) -> bool:
-    """Whether every partition is stopped, or committed up to its end."""
+def settled(member: Daemon, ends: Mapping[str, int], *, stopped: bool) -> bool:
+    """Whether every partition is committed up to its end, given by topic, and has stopped there if it is to."""
     partitions = member.status()["partitions"]
-    ends = {f"magic-{magic}": COUNT for magic in FORMATS} | {"large": 3}
     return len(partitions) == len(ends) and all(
-        one["state"] == "stopped" if policy == "stop" else one["committed"] == ends[one["topic"]] for one in partitions
+        one["committed"] == ends[one["topic"]] and (one["state"] == "stopped" or not stopped) for one in partitions
     )
 
 
@@ -128,8 +127,15 @@ def aftermath(cluster: EmbeddedThread, tmp_path_factory: pytest.TempPathFactory)
                 quarantine={"path": str(left.quarantine)} if policy == "quarantine" else {},
             )
             members[policy] = running.enter_context(Daemon(folder, policy, settings))
+        whole = {f"magic-{magic}": COUNT for magic in FORMATS} | {"large": 3}
+        before = {f"magic-{magic}": unit.first for magic, unit in damaged.items()} | {"large": 1}
         for policy, member in members.items():
-            member.wait(lambda member=member, policy=policy: settled(member, policy), f"{policy}: all that can be")
+            stopped = policy == "stop"
+            ends = before if stopped else whole
+            member.wait(
+                lambda member=member, ends=ends, stopped=stopped: settled(member, ends, stopped=stopped),
+                f"{policy}: all that can be",
+            )
             left.status[policy] = member.status()
         assert [member.terminate() for member in members.values()] == [0] * len(members)
     left.landings = {policy: read_landing(folder / policy) for policy in POLICIES}
@@ -166,11 +172,12 @@ def test_quarantine_holds_it_byte_for_byte(aftermath: Aftermath, magic: int) -> 
 @pytest.mark.parametrize("magic", FORMATS)
 def test_it_stops_its_partition_where_that_is_the_policy(aftermath: Aftermath, magic: int) -> None:
     """All before it has landed and is committed; nothing behind it is."""
-    first = aftermath.damaged[magic].first
+    first, end = aftermath.damaged[magic].first, aftermath.damaged[magic].end
     assert list(values(aftermath.landed("stop", f"magic-{magic}"))) == list(range(first))
     position, reason = aftermath.stopped(f"magic-{magic}")
     assert position == first
     assert "CRC" in reason
+    assert f"position {end} passes over it, offset" in reason
 
 
 @pytest.mark.timeout(120)

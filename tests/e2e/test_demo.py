@@ -18,6 +18,7 @@ import pytest
 
 from consumerd.embedded.tied import tied_command
 from tests.support.processes import pids_in, wait_gone
+from tests.support.seeds import some_of
 from tests.support.waiting import wait_until
 
 SMALL = ("--records", "2000", "--seconds", "1")
@@ -56,6 +57,12 @@ def read_until(stream: IO[str] | None, text: str) -> str:
     raise AssertionError(f"it ended without saying {text!r}:\n{said}")
 
 
+def read_audit(out: str) -> dict[str, list[int]]:
+    """Return the numbers of the report by topic: produced, landed, and those of each kind of fault."""
+    lines = re.findall(r"^(\w+)" + r" +(\d+)" * 7 + "$", out, re.MULTILINE)
+    return {line[0]: [int(cell) for cell in line[1:]] for line in lines}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_everything_lands_once_and_can_be_looked_at_as_printed(tmp_path: Path) -> None:
@@ -65,10 +72,7 @@ def test_everything_lands_once_and_can_be_looked_at_as_printed(tmp_path: Path) -
 
         assert (process.returncode, err) == (0, "")
     (folder,) = tmp_path.iterdir()
-    rows = {
-        row[0]: [int(cell) for cell in row[1:]]
-        for row in re.findall(r"^(\w+)" + r" +(\d+)" * 7 + "$", out, re.MULTILINE)
-    }
+    rows = read_audit(out)
     assert set(rows) == {"orders", "clicks"}
     assert all(produced == landed and not any(faults) for produced, landed, *faults in rows.values())
     assert sum(row[0] for row in rows.values()) == 2000
@@ -95,6 +99,84 @@ def test_everything_lands_once_and_can_be_looked_at_as_printed(tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.drawn(parts=3)
+def test_on_a_secured_broker_everything_lands_once_and_refusals_are_told(tmp_path: Path) -> None:
+    """SCRAM and ACLs; no password is left behind, nor in anything that was written."""
+    with demo(tmp_path, "--secure", *SMALL) as process:
+        out = read_until(process.stdout, "of group demo")
+        (users,) = tmp_path.rglob("secrets/users")
+        passwords = [line.partition(":")[2] for line in users.read_text().splitlines()]
+        assert {0o600} == {path.stat().st_mode & 0o777 for path in users.parent.iterdir()}
+        rest, err = process.communicate()
+
+        assert (process.returncode, err) == (0, "")
+    out += rest
+    assert all(produced == landed and not any(faults) for produced, landed, *faults in read_audit(out).values())
+    assert "clients log in by SCRAM-SHA-256" in out
+    assert len(re.findall(r"^  a .*: refused (?:\(error 58\)|by the ACLs \(error 29\))$", out, re.MULTILINE)) == 3
+    assert "every record has landed exactly once" in out
+    assert len(passwords) == 2
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()] + [out.encode()]
+    assert [password for password in passwords if any(password.encode() in one for one in written)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.drawn(parts=3)
+def test_on_kafka_0_7_a_broker_goes_and_comes_back_and_everything_lands_once(tmp_path: Path) -> None:
+    """The same demo with brokers whose partitions are nowhere else, and which tell no offset to producers."""
+    with demo(tmp_path, "--generation", "legacy", *SMALL) as process:
+        out, err = process.communicate()
+
+        assert (process.returncode, err) == (0, "")
+    (folder,) = tmp_path.iterdir()
+    rows = read_audit(out)
+    assert set(rows) == {"orders", "clicks"}
+    assert all(produced == landed and not any(faults) for produced, landed, *faults in rows.values())
+    assert sum(row[0] for row in rows.values()) == 2000
+    sent = [line.split("\t") for line in (folder / "ledger.tsv").read_text().splitlines()]
+    assert sent[0] == ["topic", "partition", "blake2b"]
+    assert {tuple(line[:2]) for line in sent[1:]} == {
+        (topic, f"{broker}-{number}") for topic in rows for broker in range(2) for number in range(4)
+    }
+    files = [*(folder / "parquet").rglob("*.parquet"), *(folder / "jsonl").rglob("*.jsonl")]
+    assert {path.parent.parent.name for path in files} == {
+        f"partition={broker}-{number}" for broker in range(2) for number in range(4)
+    }
+    assert {path.parent.name for path in files} == {"chain=1"}, "no partition began again when it came back"
+    tables = [pq.read_table(path, partitioning=None) for path in (folder / "parquet").rglob("*.parquet")]
+    assert sum(len(table) for table in tables) == rows["orders"][0]
+
+    away, back = (out.index(text) for text in ("its 8 partitions are away with it", "is back with its partitions"))
+    assert out.index("was killed") < away < back < out.index("2,000 records are acknowledged")
+    assert len(re.findall(r"^[\d.]+ s +worker-\d  partitions changed ", out, re.MULTILINE)) >= 3, "both ways"
+    assert "every record has landed exactly once" in out
+    assert f"  silver/orders: {rows['orders'][0]} rows\n    BROKER  PARTITION  OFFSET  " in out
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.drawn(parts=3)
+def test_a_group_moves_to_another_cluster_and_reads_each_record_once(tmp_path: Path) -> None:
+    """The mirror is killed on the way, and the group goes on with the very record that it would have read next."""
+    with demo(tmp_path, "--mirror", *SMALL) as process:
+        out, err = process.communicate()
+
+        assert err == ""
+        assert process.returncode == 0
+    (folder,) = tmp_path.iterdir()
+    parts = [int(count) for count in re.findall(r"^from the (?:old|new) cluster +(\d+)$", out, re.MULTILINE)]
+    assert len(parts) == 2
+    assert sum(parts) == 2000
+    assert "of 2,000 records the group has read each once and in order" in out
+    assert len((folder / "ledger.tsv").read_text().splitlines()) == 1 + 2000
+    assert out.index("was killed") < out.index("migrate cutover") < out.index("has read the rest")
+    files = [path for name in ("from-old", "from-new") for path in (folder / name).rglob("*.jsonl")]
+    assert sum(len(path.read_bytes().splitlines()) for path in files) == 2000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_audit_ends_it_with_exit_code_1_when_a_file_has_gone(tmp_path: Path) -> None:
     """Somebody deletes what has landed, between landing and audit: the demo must not say that all is well."""
     with demo(tmp_path, *SMALL) as process:
@@ -111,21 +193,30 @@ def test_the_audit_ends_it_with_exit_code_1_when_a_file_has_gone(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("said", "number"),
+    ("arguments", "said", "number"),
     [
-        (None, signal.SIGINT),
-        ("ZooKeeper on", signal.SIGINT),
-        ("status page", signal.SIGTERM),
-        ("was killed", signal.SIGHUP),
-        ("audit: ", signal.SIGINT),
+        pytest.param((), None, signal.SIGINT, id="at once"),
+        *some_of(
+            "demos that are interrupted",
+            [
+                pytest.param((), "ZooKeeper on", signal.SIGINT, id="with a cluster"),
+                pytest.param((), "status page", signal.SIGTERM, id="with members"),
+                pytest.param((), "was killed", signal.SIGHUP, id="with a member dead"),
+                pytest.param((), "audit: ", signal.SIGINT, id="with Spark"),
+                pytest.param(("--mirror",), "was killed", signal.SIGINT, id="with mirrors"),
+                pytest.param(("--generation", "legacy"), "are away", signal.SIGTERM, id="with a broker of 0.7 away"),
+            ],
+            2,
+        ),
     ],
-    ids=["at once", "with a cluster", "with members", "with a member dead", "with Spark"],
 )
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_ctrl_c_leaves_no_process_and_no_file(tmp_path: Path, said: str | None, number: signal.Signals) -> None:
+def test_ctrl_c_leaves_no_process_and_no_file(
+    tmp_path: Path, arguments: tuple[str, ...], said: str | None, number: signal.Signals
+) -> None:
     """Whoever has seen enough must not have to clean up, whenever that is."""
-    with demo(tmp_path, *SMALL) as process:
+    with demo(tmp_path, *arguments, *SMALL) as process:
         if said is not None:
             read_until(process.stdout, said)
         else:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.security import make_acl, make_digest_acl
@@ -16,6 +17,8 @@ from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from tests.support.daemon import Daemon, settings_for
 from tests.support.embedded import EmbeddedThread
 from tests.support.registry import Registry, open_registry
+
+pytestmark = pytest.mark.drawn
 
 GROUP, DENIED, OPEN = "acl", "denied", "open"
 READ_ONLY = [make_digest_acl("root", "secret", all=True), make_acl("world", "anyone", read=True)]
@@ -62,17 +65,22 @@ def lag_of(broker: EmbeddedThread, topic: str) -> object:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("subscribed", "registered"),
+    [({"topics": (DENIED, OPEN)}, OPEN), ({"pattern": "denied|open"}, "(?!(?:denied)$)(?:denied|open)")],
+    ids=["names", "pattern"],
+)
 def test_a_topic_that_is_denied_from_the_beginning_is_left_to_others(
-    broker: EmbeddedThread, registry: Registry, tmp_path: Path
+    broker: EmbeddedThread, registry: Registry, tmp_path: Path, subscribed: dict[str, Any], registered: str
 ) -> None:
     """A member that registers for what it cannot commit starves those that can; its other topics flow."""
     registry.client.ensure_path(OFFSETS)
     registry.client.create(FOLDER, b"", acl=READ_ONLY)
-    settings = settings_for(broker.zookeeper, GROUP, topics=(DENIED, OPEN))
+    settings = settings_for(broker.zookeeper, GROUP, **subscribed)
     with Daemon(tmp_path, "d", settings) as daemon:
         daemon.wait(lambda: len(daemon.deliveries) == 10, "the open topic is delivered")
         (member,) = registry.members(GROUP).values()
-        assert list(member["subscription"]) == [OPEN]
+        assert list(member["subscription"]) == [registered]
         assert partition_of(daemon, DENIED) is None
         told = daemon.status()["denied_topics"][DENIED]
         assert FOLDER in told

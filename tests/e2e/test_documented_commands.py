@@ -86,6 +86,16 @@ EXPECTED: Final[Mapping[str, Expected]] = {
     "consumerd explain-rebalance --zookeeper zk1:2181/kafka --group lake --replicas 2": Expected(
         says=r"^1 member, 5 partitions, \d would move with 2 more replicas$"
     ),
+    "consumerd groups --zookeeper zk1:2181/kafka": Expected(
+        says=r"^GROUP .*^lake +zookeeper +1 +Stable +zookeeper +clicks, orders +\d+$"
+    ),
+    "consumerd groups -z zk1:2181/kafka": Expected(
+        says=r"^lake +zookeeper +1 +Stable +zookeeper +clicks, orders +\d+$"
+    ),
+    "consumerd groups describe lake -z zk1:2181/kafka": Expected(
+        says=r"^group lake: registered: zookeeper, 1 member, state: Stable, .*consumerd$.*^orders +3 +lake_"
+    ),
+    "consumerd lag --all-groups -z zk1:2181/kafka": Expected(says=r"^total lag \d+, .* partitions.*, in \d+ groups?$"),
     # positions
     "consumerd offsets show -z zk1:2181/kafka -g lake": Expected(says=r"orders +3 "),
     "consumerd offsets export -z zk1:2181/kafka -g lake --output lake.json": Expected(
@@ -97,8 +107,21 @@ EXPECTED: Final[Mapping[str, Expected]] = {
     "consumerd offsets reset -z zk1:2181/kafka -g lake orders --to 2024-05-01T00:00:00Z": Expected(
         says=r"(orders .* carried out\n){4}", answer="--yes"
     ),
-    "consumerd offsets set -z zk1:2181/kafka -g lake --from-file lake.json": Expected(
+    "consumerd offsets import -z zk1:2181/kafka -g lake lake.json": Expected(
         says=r"orders .* carried out", answer="--yes"
+    ),
+    "consumerd offsets shift -z zk1:2181/kafka -g lake orders/0 --by -100": Expected(
+        says=r"orders +0 .* reads 100 again +carried out", answer="--yes"
+    ),
+    "consumerd offsets migrate plan -z zk1:2181/kafka -g lake": Expected(
+        says=r"orders +0 .*1 member alive\. They commit to ZooKeeper alone.*step 1: restart each member"
+    ),
+    "consumerd offsets migrate plan --zookeeper zk1:2181/kafka --group lake": Expected(says=r"step 3: restart each"),
+    "consumerd offsets migrate apply -z zk1:2181/kafka -g lake --dry-run": Expected(
+        says=r"5 partitions of topics that live members consume left alone", code=1
+    ),
+    "consumerd offsets migrate verify -z zk1:2181/kafka -g lake --wait 5": Expected(
+        says=r"do not set offsets\.dual_commit: false", code=1
     ),
     "consumerd offsets export --zookeeper zk1:2181/kafka --group lake --output lake.json": Expected(
         says=r"5 positions of group lake in lake\.json"
@@ -108,6 +131,24 @@ EXPECTED: Final[Mapping[str, Expected]] = {
     ),
     "consumerd offsets cancel --zookeeper zk1:2181/kafka --group lake orders": Expected(
         says=r"there is no request", code=1
+    ),
+    # records; one of orders/3 is damaged
+    "consumerd tail orders --zookeeper zk1:2181/kafka": Expected(
+        says=r'"partition":0.*"offset":4[0-9]+.*orders/3: offset 4711: left out: ', code=1
+    ),
+    "consumerd tail clicks --zookeeper zk1:2181/kafka --follow": Expected(
+        says=r'^\{"topic":"clicks",.*"offset":99,', until=has_lines(10)
+    ),
+    "consumerd tail orders -z zk1:2181/kafka": Expected(says=r'"partition":3.*"offset":4716', code=1),
+    "consumerd tail orders -z zk1:2181/kafka --partition 0 --from 4200 --count 1": Expected(
+        says=r'^\{.*"offset":4200,'
+    ),
+    "consumerd tail orders -z zk1:2181/kafka --at 2024-05-01T12:00:00Z --format text": Expected(
+        says=r"^orders/0\t4[0-9]+\t", code=1
+    ),
+    "consumerd tail clicks -z zk1:2181/kafka --follow --format value": Expected(says=r"^99$", until=has_lines(10)),
+    "consumerd tail orders --config config.yaml --from EARLIEST --format key-value": Expected(
+        says=r"^k\t4[0-9]+$", code=1
     ),
     # what was passed over
     "consumerd quarantine list --config config.yaml": Expected(says=r"orders +3 +4711 "),
@@ -294,12 +335,20 @@ def test_producer_in_a_program_writes_what_it_says(scene: Scene) -> None:
 @pytest.mark.timeout(TIMEOUT_S)
 def test_embedded_cluster_in_a_program_serves_and_fails_as_told(capsys: pytest.CaptureFixture[str]) -> None:
     """A cluster of its own, with the page's faults armed and taken back."""
-    start, faults = (one for one in BLOCKS if one.document == DOCS / "embedded.md")
+    start, _, faults = (one for one in BLOCKS if one.document == DOCS / "embedded.md")
     indented = "".join(f"    {line}\n" for line in faults.text.splitlines())
 
     run_top_level(EMBEDDED_IMPORTS + start.text + indented, {})
 
     assert re.search(r"^127\.0\.0\.1:\d+ 127\.0\.0\.1:\d+", capsys.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+def test_embedded_brokers_in_a_program_stop_start_and_lead_as_told() -> None:
+    """Two brokers; the last one is killed at the end of the block, which ends all the same."""
+    _, several, _ = (one for one in BLOCKS if one.document == DOCS / "embedded.md")
+
+    run_top_level(EMBEDDED_IMPORTS + several.text, {})
 
 
 EMBEDDED_IMPORTS: Final = """

@@ -175,7 +175,7 @@ def test_footer_is_read_as_documented(landing: Path) -> None:
         ("`_consumerd.json`", "_consumerd.json"),
         ("`_chain.json`", "topic=*/*/chain=*/_chain.json"),
         ("A file's metadata", "topic=*/*/chain=*/_meta/*.json"),
-        ("One object a line", "topic=*/*/chain=1/0*0.jsonl"),
+        ("The sinks `jsonl`, `stdout` and [`http`](http-sink.md) write the same lines", "topic=*/*/chain=1/0*0.jsonl"),
     ],
 )
 def test_records_have_the_documented_keys(landing: Path, heading: str, pattern: str) -> None:

@@ -73,7 +73,7 @@ def test_example_lands_each_record_once_over_a_kill_and_a_reset(
     documented["subscriptions"][0]["topics"] = [topic]
     settings = {
         "cluster": {"zookeeper": cluster.zookeeper},
-        "group": {"id": group, "session_timeout_ms": 2000},
+        "group": {"id": group, "session_timeout_ms": 6000},
         **documented,
     }
     path = (str(install(tmp_path)), str(TOP))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon as a process at the registries of each generation of Kafka: those that it refuses, and those it waits for."""
+"""A daemon at registries that contradict its settings or each other, which it refuses, and at those that it waits for."""
 
 from __future__ import annotations
 
@@ -15,27 +15,54 @@ from tests.support.jafka import dump
 from tests.support.kafka import Sent
 from tests.support.ledger import send_all
 from tests.support.registry import open_registry
+from tests.support.seeds import some_of
 from tests.support.znode_recordings import LEGACY, load_legacy, put_nodes
+
+pytestmark = pytest.mark.drawn
 
 
 @pytest.mark.parametrize(
-    "name", [one for one in LEGACY if any(path.startswith("/brokers/ids/") for path in load_legacy(one))]
+    "name",
+    some_of(
+        "clusters of 0.7",
+        [one for one in LEGACY if any(path.startswith("/brokers/ids/") for path in load_legacy(one))],
+        2,
+    ),
 )
-def test_a_recorded_cluster_of_0_7_is_refused_and_nothing_is_written(
-    zookeeper: EmbeddedZooKeeper, unique: Callable[[str], str], tmp_path: Path, name: str
+@pytest.mark.parametrize("setting", ["modern", "auto"])
+def test_a_recorded_cluster_of_0_7_is_refused_where_0_8_is_set_or_registered_beside_it(
+    zookeeper: EmbeddedZooKeeper, unique: Callable[[str], str], tmp_path: Path, name: str, setting: str
 ) -> None:
-    """Exit code 2, with the node that says it: nothing restarts such a process, and the Java members go on."""
+    """Exit code 2, with the node that says it, and nothing written: the Java members of the group go on."""
     at = f"{zookeeper.connect_string}/{unique('legacy')}"
     with open_registry(zookeeper.connect_string) as root:
         root.client.ensure_path(at.partition("/")[2])
     with open_registry(at) as registry:
         put_nodes(registry.client, load_legacy(name))
+        if setting == "auto":
+            registry.client.create("/brokers/ids/77", b'{"jmx_port":-1,"host":"127.0.0.1","version":1,"port":9092}')
         before = dump(at)
-        with Daemon(tmp_path, "d", settings_for(at, "g1", topics=("cons",))) as daemon:
+        given = settings_for(at, "g1", topics=("cons",), cluster={"generation": setting})
+        with Daemon(tmp_path, "d", given) as daemon:
             assert daemon.wait_end() == 2
         assert dump(at) == before
-    assert "cluster.zookeeper: brokers of Kafka 0.6 or 0.7 are registered" in daemon.log()
+    told = "brokers of two generations" if setting == "auto" else "cluster.generation is modern, and no broker of that"
+    assert f"cluster.zookeeper: {told}" in daemon.log()
     assert "/brokers/ids/" in daemon.log()
+
+
+def test_a_cluster_of_0_8_is_refused_where_0_7_is_set(
+    zookeeper: EmbeddedZooKeeper, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Nothing is written there, either."""
+    at = f"{zookeeper.connect_string}/{unique('modern')}"
+    with EmbeddedThread(tmp_path / "broker", at):
+        before = dump(at)
+        given = settings_for(at, "g1", topics=("cons",), cluster={"generation": "legacy"})
+        with Daemon(tmp_path, "d", given) as daemon:
+            assert daemon.wait_end() == 2
+        assert dump(at) == before
+    assert "cluster.generation is legacy, and no broker of that generation is registered" in daemon.log()
 
 
 def test_brokers_that_are_down_are_waited_for_and_nothing_is_registered(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.coordinated_faults import acknowledged
 from tests.support.daemon import Daemon
 from tests.support.embedded import EmbeddedThread
 from tests.support.landing_check import log_ends
@@ -33,10 +34,6 @@ def share(*members: Daemon) -> None:
     each = 2 * PARTITIONS // len(members)
     for member in members:
         member.wait(lambda member=member: len(member.owned()) == each, f"{each} partitions are its own")
-
-
-def acknowledged(member: Daemon) -> int:
-    return sum(one["acknowledged"] or 0 for one in member.status()["partitions"])
 
 
 def load(job: LandingJob, producer: Ledger) -> SteadyLoad:

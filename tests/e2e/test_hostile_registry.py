@@ -27,11 +27,13 @@ from tests.support.registry import open_registry
 from tests.support.seeds import draw_seed
 from tests.support.topic_nodes import create_topic_nodes
 
+pytestmark = pytest.mark.drawn
+
 GROUP, GOOD, OTHER, EVIL = "lake", "good", "other", "evil"
 EVIL_BROKERS: Final = range(7, 13)
 """Broker ids of one hostile server: each has a connection and back-off of its own, so that more is asked in less time."""
 LYING_BROKERS: Final = range(20, 26)
-LIES: Final = 25
+LIES: Final = 10
 """Metadata responses that are told before the liar goes."""
 ROUNDS_BETWEEN_CHECKS: Final = 10
 MAX_GROWTH_MIB: Final = 200

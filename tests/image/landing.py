@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import trustme
 import yaml
 
 from consumerd import __version__
@@ -34,6 +36,7 @@ TOPIC: Final = "orders"
 PARTITIONS: Final = 4
 RECORDS: Final = 20_000
 LANDING: Final = "/var/lib/consumerd/landing"
+TOKEN: Final = "t0ken"
 #: files that the container's runtime writes
 OF_THE_RUNTIME: Final = {"etc/hosts", "etc/resolv.conf", "etc/hostname", "run/.containerenv"}
 
@@ -112,8 +115,9 @@ def users(pid: int) -> set[int]:
 
 def get(url: str) -> tuple[int, str]:
     """Return status code and body; 0 while nobody listens."""
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {TOKEN}"})
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=5, context=ssl._create_unverified_context()) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -154,22 +158,41 @@ def consumed(url: str) -> int:
     return sum(one["position"] or 0 for one in json.loads(body)["partitions"]) if code == 200 else 0
 
 
+def write_secrets(folder: Path, user: int) -> dict[str, str]:
+    """Write a certificate, its key and a token for the status port, and return the settings that name them."""
+    issued = trustme.CA().issue_cert("daemon.example")
+    texts = {
+        "certificate_file": b"".join(one.bytes() for one in issued.cert_chain_pems),
+        "key_file": issued.private_key_pem.bytes(),
+        "token_file": TOKEN.encode(),
+    }
+    for name, text in texts.items():
+        (folder / name).write_bytes(text)
+        (folder / name).chmod(0o400)
+        os.chown(folder / name, user, user)
+    return {name: f"/etc/consumerd/{name}" for name in texts}
+
+
 def land(buildah: Buildah, image: Image, cluster: EmbeddedProcess, directory: Path) -> None:
-    """Run the image until everything has been consumed, ask for its health, stop it, and read the files."""
+    """Run the image until everything has been consumed, ask for its health, stop it, and read the files.
+
+    The status port has TLS and a token, as where others can reach it. Nothing is written outside of the volume, so the
+    root may be read-only.
+    """
     settings, landing = directory / "settings", directory / "landing"
     settings.mkdir()
     landing.mkdir()
     os.chown(landing, image.user, image.user)
     # the mounted file wins over the address that the image sets
-    listen = {"listen": f"127.0.0.1:{image.port}"}
+    http = {"listen": f"127.0.0.1:{image.port}", **write_secrets(settings, image.user)}
     sections = settings_for(
-        cluster.zookeeper, "lake", topics=(TOPIC,), sink={"type": "parquet", "path": LANDING}, http=listen
+        cluster.zookeeper, "lake", topics=(TOPIC,), sink={"type": "parquet", "path": LANDING}, http=http
     )
     (settings / "config.yaml").write_text(yaml.safe_dump(sections))
     container = buildah.do("from", "--pull-never", image.name)
     root = Path(buildah.do("mount", container))
     (root / LANDING.lstrip("/")).mkdir()  # where the volume is mounted
-    before, url = time.time(), f"http://127.0.0.1:{image.port}"
+    before, url = time.time(), f"https://127.0.0.1:{image.port}"
     with running(
         buildah,
         "--cap-drop=all",

@@ -14,7 +14,7 @@ from tests.support.landing_check import check_landed_with_resent, check_landing,
 from tests.support.load import SteadyLoad
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.records
+pytestmark = [pytest.mark.records, pytest.mark.drawn]
 
 PARTITIONS = 6
 PER_PARTITION = 50

@@ -26,7 +26,7 @@ from tests.support.registry import Registry, open_registry
 from tests.support.tcp_proxy import Action, Direction, TcpProxy
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.records
+pytestmark = [pytest.mark.records, pytest.mark.drawn]
 
 PARTITIONS = 4
 CUTS = 100

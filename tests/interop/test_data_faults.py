@@ -29,7 +29,7 @@ from tests.support.landing_reader import LandedPartition, LandedRecord, Landing,
 from tests.support.registry import open_registry
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.records
+pytestmark = [pytest.mark.records, pytest.mark.drawn(parts=3)]
 
 MIB: Final = 1 << 20
 EARLY, LATE, AFTER = 100, 100, 20

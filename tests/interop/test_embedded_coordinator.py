@@ -21,6 +21,7 @@ from consumerd.net.address import Address
 from consumerd.net.connection import BrokerConnection
 from consumerd.net.dialer import Dialer
 from consumerd.net.stream import TcpConnector
+from consumerd.wire.errorcodes import ErrorCode
 from consumerd.wire.modern.find_coordinator import FindCoordinatorRequest
 from consumerd.wire.modern.groups import (
     DescribeGroupsRequest,
@@ -237,6 +238,16 @@ class Script:
         )
 
 
+def find_codes(value: Any) -> set[int]:
+    """Return the error codes of answers, at any depth."""
+    if isinstance(value, tuple | list):
+        return {code for one in value for code in find_codes(one)}
+    if not dataclasses.is_dataclass(value):
+        return set()
+    found = {code for one in dataclasses.fields(value) for code in find_codes(getattr(value, one.name))}
+    return found | {value.error_code} if hasattr(value, "error_code") else found
+
+
 @pytest.mark.smoke
 @pytest.mark.timeout(150)
 async def test_a_group_of_two_hears_the_same_from_both_brokers(
@@ -262,3 +273,15 @@ async def test_a_group_of_two_hears_the_same_from_both_brokers(
     assert len(real.said) > 40
     for theirs, own in zip(real.comparable(), ours.comparable(), strict=True):
         assert theirs == own
+    provoked = {
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.OFFSET_METADATA_TOO_LARGE,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        ErrorCode.INVALID_GROUP_ID,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.INVALID_SESSION_TIMEOUT,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+    }
+    assert provoked == find_codes([answer for _, answer in real.said])

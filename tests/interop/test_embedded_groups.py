@@ -16,6 +16,8 @@ from tests.support.kafka import JavaConsumer, java_command
 from tests.support.registry import open_registry
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.drawn
+
 AS_RELEASE = {"0.8.2.2": "0.8.2", "1.1.1": "1.1"}
 LINES = b"".join(b"key-%d\tvalue-%d\n" % (number, number) for number in range(400))
 

@@ -22,7 +22,7 @@ from tests.support.foreign.answers import (
 )
 from tests.support.foreign.script import Script
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.drawn(parts=3)]
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from tests.support.registry import Registry, open_registry
 from tests.support.waiting import until
 from tests.support.zookeeper import make_client
 
-pytestmark = [pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.drawn]
 
 GAVE_UP = "can't rebalance after"
 HANDOVER_S = 12.0

@@ -24,7 +24,7 @@ from tests.support.registry import Registry, open_registry
 from tests.support.serving import find_missing
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.records
+pytestmark = [pytest.mark.records, pytest.mark.drawn]
 
 Place = tuple[str, int, int]
 

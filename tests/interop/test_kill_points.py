@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,15 +19,16 @@ from consumerd.failpoints import MEMBER_POINTS
 from tests.interop.conftest import FULL, MAIN_RELEASE, ClusterFactory, Figure
 from tests.support.daemon import Daemon, settings_for
 from tests.support.kafka import Cluster, JavaConsumer
+from tests.support.kill_points import die_at
 from tests.support.landing_check import find_faults, log_ends
 from tests.support.load import SteadyLoad
 from tests.support.registry import open_registry
 from tests.support.seeds import draw_seed
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.records
+pytestmark = [pytest.mark.records, pytest.mark.drawn]
 
-FULL_ROUNDS = 20
+FULL_ROUNDS = 5
 """How often a process dies at each point in the full run on the main release, for each of the four: Parquet and JSON lines,
 each in a group of daemons and beside a Java member.
 """
@@ -37,8 +37,6 @@ LIMIT_S = 7200 if FULL else 300
 PARTITIONS = 8
 PER_PARTITION = 25
 SESSION_MS = 3000
-REPEATED_POINTS = 6
-"""Files are synced and linked all the time: which of the first so many is the last one, is drawn."""
 
 
 @pytest.mark.slow
@@ -119,26 +117,6 @@ def kill_at_each_point(cluster: Cluster, name: str, sink: str, folder: Path, fig
     figure("of them consumed by Java", len(elsewhere))
     assert bool(elsewhere) == java
     assert find_faults(landing, ledger, elsewhere) == []
-
-
-def die_at(
-    point: str, folder: Path, name: str, settings: dict[str, object], dice: random.Random, *, by_join: bool
-) -> None:
-    """Start a member that kills itself at a point, and wait until it has. It releases since it leaves or, ``by_join``, in
-    a rebalance, since another one comes to take some of its partitions.
-    """
-    often = not point.endswith(("register", "claim", "release"))
-    count = dice.randint(1, REPEATED_POINTS) if often else 1
-    with Daemon(folder, name, settings, fail_points=f"{point}=kill@{count}") as victim:
-        if point.endswith("release"):
-            victim.wait(lambda: bool(victim.events("delivery_started")), "owns something", 60)
-            if by_join:
-                with Daemon(folder, f"{name}-heir", settings) as heir:
-                    victim.wait_killed(60)
-                    assert heir.terminate() == 0, heir.log()[-3000:]
-                return
-            victim.process.send_signal(signal.SIGTERM)
-        victim.wait_killed(60)
 
 
 @contextlib.contextmanager

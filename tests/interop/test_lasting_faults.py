@@ -19,7 +19,7 @@ from tests.interop.conftest import MAIN_RELEASE, require
 from tests.support.daemon import Daemon, settings_for
 from tests.support.kafka import Cluster, Sent
 
-pytestmark = pytest.mark.records
+pytestmark = [pytest.mark.records, pytest.mark.drawn]
 
 Place = tuple[str, int]
 

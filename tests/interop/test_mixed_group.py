@@ -17,7 +17,7 @@ from tests.support.kafka import CODECS, JavaConsumer, Sent, has_headers, parse_r
 from tests.support.load import SteadyLoad
 from tests.support.mixed_group import MixedGroup, Place, takeovers_of_java, takeovers_of_ours, wait_acknowledged
 
-pytestmark = pytest.mark.records
+pytestmark = [pytest.mark.records, pytest.mark.drawn]
 
 PARTITIONS = 12
 MEBIBYTE = 1 << 20

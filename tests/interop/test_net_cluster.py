@@ -26,7 +26,8 @@ from consumerd.client.log_range import LogRangeReader
 from consumerd.client.simple_consumer import SimpleConsumer
 from consumerd.cluster.directory import ClusterDirectory
 from consumerd.cluster.from_brokers import BrokerSource
-from consumerd.cluster.from_zookeeper import SSL, ZooKeeperSource
+from consumerd.cluster.from_zookeeper import ZooKeeperSource
+from consumerd.cluster.security_protocol import SecurityProtocol
 from consumerd.cluster.view import compare_views
 from consumerd.errors import ConnectionLost, RemoteProtocolError
 from consumerd.model import Incarnation, LogRange, TopicPartition
@@ -40,6 +41,7 @@ from consumerd.wire.modern.fetch import FetchRequest
 from consumerd.wire.modern.metadata import MetadataRequest
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.layout import topic_path
+from consumerd.zk.layout_modern import MODERN
 from tests.interop.conftest import ClusterFactory
 from tests.support.cluster import wait_leader
 from tests.support.kafka import Cluster, free_port, parse_release
@@ -88,7 +90,7 @@ async def dialed(dialer: Dialer, address: Address) -> AsyncIterator[BrokerConnec
 @asynccontextmanager
 async def joined(cluster: Cluster, *topics: str, tls: ssl.SSLContext | None = None) -> AsyncIterator[Joined]:
     """Run a directory on a real cluster."""
-    protocol = "PLAINTEXT" if tls is None else SSL
+    protocol = SecurityProtocol.choose(tls=tls is not None, sasl=False)
     async with (
         make_client(cluster.zookeeper) as zk,
         ConnectionPool(make_dialer(tls=tls), now=time.monotonic, random=random.random) as pool,
@@ -96,10 +98,11 @@ async def joined(cluster: Cluster, *topics: str, tls: ssl.SSLContext | None = No
     ):
         directory = ClusterDirectory(
             zk,
-            ZooKeeperSource(zk, protocol=protocol),
+            ZooKeeperSource(zk, protocol=protocol, layout=MODERN),
             lambda known: BrokerSource(pool, known, random=random.random),
             now=time.monotonic,
             random=random.random,
+            layout=MODERN,
         )
         directory.follow(topics)
         running = tasks.create_task(directory.run())
@@ -198,7 +201,7 @@ async def test_both_accounts_of_a_real_cluster_agree(
             assert stat is not None
             assert here.directory.view.topics[topic].incarnation == Incarnation(stat.czxid)
 
-            zookeeper = await ZooKeeperSource(here.zk).read({topic})
+            zookeeper = await ZooKeeperSource(here.zk, layout=MODERN).read({topic})
             brokers = BrokerSource(here.pool, zookeeper.brokers.values, random=random.random)
             assert compare_views(zookeeper, await brokers.read({topic})) == []
 

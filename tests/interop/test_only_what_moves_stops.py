@@ -173,6 +173,7 @@ def ten_rebalances(run: Rebalances) -> None:
     run.leave("one of ours", guest.terminate)
 
 
+@pytest.mark.full  # pauses in ms want a machine of their own; that only what moves is drained, unit tests of the group show
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_partitions_that_stay_do_not_pause(

@@ -26,13 +26,13 @@ from consumerd.client.producer import Producer
 from consumerd.client.producer_hooks import encode_text
 from consumerd.client.producer_settings import ProducerSettings
 from consumerd.errors import BufferFull, TopicMissing, WriteRefused
-from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.compression import Codec
 from tests.interop.conftest import ClusterFactory, Figure, require
 from tests.support.foreign.client import Row
 from tests.support.foreign.java_modern import JavaModern
 from tests.support.kafka import Cluster, JavaConsumer, has_headers, java_command, parse_release
-from tests.support.tcp_proxy import Action, Direction, TcpProxy
+from tests.support.lost_answers import LostAnswers
+from tests.support.tcp_proxy import TcpProxy
 from tests.support.tools import require_tool
 from tests.support.waiting import wait_until
 
@@ -282,29 +282,6 @@ def test_a_leader_killed_in_the_middle_loses_nothing(
     figure("records that stand in the log twice", len(read) - 4_000)
 
 
-class LostAnswers:
-    """Cuts all connections instead of passing on the answer to every ``nth`` Produce request; the proxy's hook."""
-
-    def __init__(self, nth: int) -> None:
-        self._nth = nth
-        self._asked: set[bytes] = set()
-        self._answers = 0
-        self.lost = 0
-
-    def __call__(self, direction: Direction, frame: bytes) -> Action:
-        if direction is Direction.TO_SERVER:
-            # length, API key, version, correlation id
-            if ApiKey.PRODUCE == int.from_bytes(frame[4:6]):
-                self._asked.add(frame[8:12])
-        elif frame[4:8] in self._asked:
-            self._asked.discard(frame[4:8])
-            self._answers += 1
-            if self._answers % self._nth == 0:
-                self.lost += 1
-                return Action.CUT
-        return Action.FORWARD
-
-
 @pytest.mark.smoke
 @pytest.mark.timeout(120)
 async def test_lost_answers_repeat_batches_and_reorder_none(
@@ -399,13 +376,13 @@ def test_a_broker_that_stalls_holds_callers_back(
                 while True:
                     await producer.enqueue(topic, b"%d" % count + b"x" * 400)
                     count += 1
-                    most = max(most, producer.buffered_bytes)
+                    most = max(most, producer.counts().open_bytes)
         finally:
             os.kill(broker, signal.SIGCONT)
         assert bound * 0.98 < most <= bound
         assert count < bound / 400
         await producer.flush()
-        assert 0 == producer.buffered_bytes
+        assert 0 == producer.counts().open_bytes
         await producer.send(topic, b"last")
         counts.append(count + 2)
 

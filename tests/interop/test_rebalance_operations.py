@@ -32,6 +32,7 @@ def count_a_join(group: MixedGroup, counter: Counter[str], start: Callable[[], o
     return taken
 
 
+@pytest.mark.drawn
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_rebalance_asks_less_of_zookeeper_than_javas(

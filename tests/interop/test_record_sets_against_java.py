@@ -13,10 +13,12 @@ import pytest
 
 from consumerd.wire.compression import Codec
 from consumerd.wire.framing import SIZE_BYTES, decode_frame_size
-from consumerd.wire.modern.building import NewRecord, build_record_set
+from consumerd.wire.modern.assigning import assign_offsets
+from consumerd.wire.modern.building import build_record_set
+from consumerd.wire.modern.checking import Rules, check
 from consumerd.wire.modern.conversion import convert
 from consumerd.wire.modern.produce import ACKS_ALL, ProducePartition, ProduceRequest, ProduceTopic
-from consumerd.wire.modern.units import Rules, assign_offsets, check
+from consumerd.wire.records import NewRecord
 from consumerd.wire.session import CORRELATION_BYTES, encode_request
 from tests.interop.conftest import ClusterFactory, require
 from tests.support.kafka import Cluster, java_command, parse_release

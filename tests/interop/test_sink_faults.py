@@ -37,7 +37,7 @@ from tests.support.load import SteadyLoad
 from tests.support.registry import Registry, open_registry
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.records
+pytestmark = [pytest.mark.records, pytest.mark.drawn]
 
 PARTITIONS = 2
 PER_PARTITION = 25

@@ -32,7 +32,7 @@ from consumerd.spark.table.reading import read_table
 from consumerd.spark.table.transaction import open_table
 from consumerd.spark.table.vacuum import vacuum
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500), pytest.mark.records]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500), pytest.mark.records, pytest.mark.drawn(parts=3)]
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ from tests.support.landing_zone import LandingZone
 from tests.support.registry import Registry, open_registry
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.records]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.records, pytest.mark.drawn(parts=3)]
 
 RELEASES: Final = ("0.8.2.2", MAIN_RELEASE) if FULL else (MAIN_RELEASE,)
 PARTITIONS: Final = 2

@@ -34,7 +34,7 @@ from tests.support.tools import require_jars
 PARTITIONS = 4
 IN_EACH_CODEC = 500
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500), pytest.mark.records]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500), pytest.mark.records, pytest.mark.drawn(parts=3)]
 
 Ledger = Mapping[tuple[str, int, int], Sent]
 Read = tuple[Mapping[str, str], bool]

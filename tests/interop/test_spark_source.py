@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from tests.interop.conftest import ClusterFactory, require
-from tests.support.kafka import CODECS, Cluster, Sent, has_headers, parse_release
+from tests.interop.conftest import FULL, ClusterFactory, require
+from tests.support.kafka import CODECS, Cluster, Sent, has_headers, old_consumer_release, parse_release
+from tests.support.spark_frames import as_sent, make_records, read_batch
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from consumerd.spark import local_session, register
 
@@ -26,7 +26,7 @@ RELEASES = ("0.8.2.2", "1.1.1", "2.8.2")
 PARTITIONS = 3
 IN_EACH_CODEC = 400
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.records]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.records, pytest.mark.drawn(parts=3)]
 
 Ledger = Mapping[tuple[str, int, int], Sent]
 
@@ -53,7 +53,9 @@ def produced(cluster: Cluster) -> tuple[str, Ledger]:
     cluster.create_topic(topic, PARTITIONS, replication=2)
     ledger: dict[tuple[str, int, int], Sent] = {}
     for seed, codec in enumerate(CODECS[cluster.release]):
-        ledger |= _send(cluster, _make_records(topic, seed, headers=has_headers(cluster.release)), codec)
+        ledger |= _send(
+            cluster, make_records(topic, seed, IN_EACH_CODEC, PARTITIONS, headers=has_headers(cluster.release)), codec
+        )
     return topic, ledger
 
 
@@ -63,59 +65,23 @@ def _send(cluster: Cluster, records: Iterable[Sent], codec: str = "none") -> Led
     return producer.finish()
 
 
-def _make_records(topic: str, seed: int, *, headers: bool) -> Iterator[Sent]:
-    source = random.Random(seed)
-    data = (None, b"", b"x", b"\xff\x00", source.randbytes(300), source.randbytes(20_000))
-    some = ((), (("name", b"value"), ("null", None), ("name", b""))) if headers else ((),)
-    for number in range(IN_EACH_CODEC):
-        yield Sent(topic, number % PARTITIONS, source.choice(data), source.choice(data), source.choice(some))
-
-
-def _read(spark: SparkSession, **options: object) -> DataFrame:
-    reader = spark.read.format("consumerd").option("includeHeaders", "true")
-    for name, value in options.items():
-        reader = reader.option(name.replace("__", "."), str(value))
-    return reader.load()
-
-
-def _bytes(data: Any) -> bytes | None:
-    return None if data is None else bytes(data)
-
-
-def _rows(frame: DataFrame) -> dict[tuple[str, int, int], Sent]:
-    """Return what was read as it was sent; each place once."""
-    rows = frame.collect()
-    found = {
-        (row.topic, row.partition, row.offset): Sent(
-            row.topic,
-            row.partition,
-            _bytes(row.key),
-            _bytes(row.value),
-            tuple((one.key, _bytes(one.value)) for one in row.headers or ()),
-        )
-        for row in rows
-    }
-    assert len(rows) == len(found)
-    return found
-
-
 def test_what_was_acknowledged_is_read(spark: SparkSession, cluster: Cluster, produced: tuple[str, Ledger]) -> None:
     """By addresses and by ZooKeeper, whole and in parts, with fetches smaller than a message."""
     topic, ledger = produced
     assert len(ledger) == IN_EACH_CODEC * len(CODECS[cluster.release])
-    assert _rows(_read(spark, kafka__bootstrap__servers=cluster.bootstrap, subscribe=topic)) == ledger
-    parts = _read(
+    assert as_sent(read_batch(spark, kafka__bootstrap__servers=cluster.bootstrap, subscribe=topic)) == ledger
+    parts = read_batch(
         spark, zookeeper=cluster.zookeeper, subscribePattern=f"{topic}|nothing", minPartitions=11,
         kafka__max__partition__fetch__bytes=4096,
     )  # fmt: skip
-    assert _rows(parts) == ledger
+    assert as_sent(parts) == ledger
     assert parts.rdd.getNumPartitions() == 11
 
 
 def test_times_are_those_of_the_release(spark: SparkSession, cluster: Cluster, produced: tuple[str, Ledger]) -> None:
     """None before 0.10, which is -1; the producer's since."""
     topic, _ = produced
-    frame = _read(spark, kafka__bootstrap__servers=cluster.bootstrap, subscribe=topic)
+    frame = read_batch(spark, kafka__bootstrap__servers=cluster.bootstrap, subscribe=topic)
     kinds = frame.selectExpr("timestampType", "unix_millis(timestamp) < 0 missing").distinct().collect()
     has_times = parse_release(cluster.release) >= (0, 10)
     assert [tuple(row) for row in kinds] == [(0, False) if has_times else (-1, True)]
@@ -124,19 +90,19 @@ def test_times_are_those_of_the_release(spark: SparkSession, cluster: Cluster, p
 def test_between_bounds(spark: SparkSession, cluster: Cluster, produced: tuple[str, Ledger]) -> None:
     """Offsets by partition, in the middle of compressed sets."""
     topic, ledger = produced
-    frame = _read(
+    frame = read_batch(
         spark, kafka__bootstrap__servers=cluster.bootstrap, subscribe=topic,
         startingOffsets=json.dumps({topic: {"0": 57, "1": -2, "2": 101}}),
         endingOffsets=json.dumps({topic: {"0": 203, "1": 5, "2": -1}}),
     )  # fmt: skip
     bounds = {0: range(57, 203), 1: range(5), 2: range(101, 1 << 40)}
-    assert _rows(frame) == {place: sent for place, sent in ledger.items() if place[2] in bounds[place[1]]}
+    assert as_sent(frame) == {place: sent for place, sent in ledger.items() if place[2] in bounds[place[1]]}
 
 
 def test_what_filters_want_is_read(spark: SparkSession, cluster: Cluster, produced: tuple[str, Ledger]) -> None:
     """By partition, offset and time, as real brokers look times up, in the middle of compressed sets."""
     topic, _ = produced
-    frame = _read(spark, kafka__bootstrap__servers=cluster.bootstrap, subscribe=topic)
+    frame = read_batch(spark, kafka__bootstrap__servers=cluster.bootstrap, subscribe=topic)
     rows = [
         (row.partition, row.offset, row.ms)
         for row in frame.selectExpr("partition", "offset", "unix_millis(timestamp) ms").collect()
@@ -152,21 +118,21 @@ def test_what_filters_want_is_read(spark: SparkSession, cluster: Cluster, produc
 
 
 def test_where_a_group_stands(spark: SparkSession, cluster: Cluster) -> None:
-    """The positions of Java's own high-level consumer, where the release has one."""
-    if parse_release(cluster.release) >= (2,):
-        pytest.skip("releases from 2.0 on have no consumer that keeps its positions in ZooKeeper")
+    """The positions of Java's high-level consumer: the release's own, or 1.1.1's in the full matrix."""
+    if old_consumer_release(cluster.release) != cluster.release and not FULL:
+        pytest.skip("the high-level consumer of 1.1.1 on newer brokers is for the full matrix")
     topic = group = f"spark-group-{os.getpid()}"
     cluster.create_topic(topic, PARTITIONS)
-    first = _send(cluster, _make_records(topic, 98, headers=False))
+    first = _send(cluster, make_records(topic, 98, IN_EACH_CODEC, PARTITIONS, headers=False))
     consumer = cluster.java_consumer(group, topic)
     try:
         cluster._wait(consumer.name, lambda: len(consumer.records()) >= len(first), 60)
     finally:
         consumer.terminate()
-    second = _send(cluster, _make_records(topic, 99, headers=False))
+    second = _send(cluster, make_records(topic, 99, IN_EACH_CODEC, PARTITIONS, headers=False))
     where = {"zookeeper": cluster.zookeeper, "subscribe": topic}
-    assert _rows(_read(spark, **where, startingOffsets=f"group:{group}")) == second
-    assert _rows(_read(spark, **where, endingOffsets=f"group:{group}")) == first
+    assert as_sent(read_batch(spark, **where, startingOffsets=f"group:{group}")) == second
+    assert as_sent(read_batch(spark, **where, endingOffsets=f"group:{group}")) == first
 
 
 def test_a_leader_that_dies_is_followed(spark: SparkSession, cluster: Cluster) -> None:
@@ -185,7 +151,7 @@ def test_a_leader_that_dies_is_followed(spark: SparkSession, cluster: Cluster) -
             while not go_on.exists() and time.monotonic() < until:
                 time.sleep(0.01)
 
-    frame = _read(
+    frame = read_batch(
         spark, kafka__bootstrap__servers=cluster.bootstrap, subscribe=topic, kafka__max__partition__fetch__bytes=20_000,
         batchBytes=20_000,
     )  # fmt: skip
@@ -199,7 +165,7 @@ def test_a_leader_that_dies_is_followed(spark: SparkSession, cluster: Cluster) -
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        assert _rows(held) == ledger
+        assert as_sent(held) == ledger
     finally:
         go_on.touch()
         killer.join()

@@ -16,7 +16,7 @@ from tests.support.kafka import CODECS, Cluster, Sent, has_headers, parse_releas
 from tests.support.spark_stream import StreamJob, StreamProcess
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500), pytest.mark.records]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500), pytest.mark.records, pytest.mark.drawn(parts=3)]
 
 PARTITIONS = 3
 RELEASES = ("0.8.2.2", "1.1.1", "2.8.2")

@@ -27,7 +27,7 @@ from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import live_sessions
 
-pytestmark = pytest.mark.records
+pytestmark = [pytest.mark.records, pytest.mark.drawn]
 
 PARTITIONS = 6
 PER_PARTITION = 25

@@ -24,7 +24,7 @@ from tests.support.load import SteadyLoad
 from tests.support.other_version import ADDED, FORMAT_1_COMMIT, VERSION, make_format_1_version, make_other_version
 from tests.support.registry import Registry, open_registry
 
-pytestmark = pytest.mark.records
+pytestmark = [pytest.mark.records, pytest.mark.drawn]
 
 PARTITIONS = 4
 PER_PARTITION = 25

@@ -24,7 +24,7 @@ from tests.support.tcp_proxy import Action, Direction, TcpProxy
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import SYNC, at_answer_to
 
-pytestmark = pytest.mark.records
+pytestmark = [pytest.mark.records, pytest.mark.drawn]
 
 PARTITIONS = 6
 PER_PARTITION = 50

@@ -12,6 +12,12 @@ SIMULATION = "tests/property/test_simulation.py::test_whatever_happens_one_owner
 BRONZE_STORIES = "tests/property/test_bronze_stories.py::test_bronze_holds_what_the_logs_held_record_by_record"
 """The stories that go on into a bronze table, always the standing ones."""
 
+COORDINATED_STORIES = "tests/property/test_coordinated_stories.py::test_coordinated_groups_have_one_owner_whole_chains_and_commits_that_hold"
+"""The stories of groups that brokers coordinate, always the standing ones."""
+
+LEGACY_STORIES = "tests/property/test_legacy_stories.py::test_groups_on_brokers_of_kafka_0_7_have_each_record_once_and_positions_that_hold"
+"""The stories of groups on brokers of Kafka 0.7, always the standing ones."""
+
 
 class StaleMutant(Exception):
     """The code that a mutant changes is not there any more, or not just once: the mutant is to be written anew."""

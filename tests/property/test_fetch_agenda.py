@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from consumerd.client.fetch_session import FetchSession
 from consumerd.fetch.buffer import Marks, PartitionAccount
 from consumerd.fetch.cursor import Cursor, CursorState
 from consumerd.fetch.planner import Agenda, Ask, FetchPlan
-from consumerd.fetch.session import FetchSession
 from consumerd.model import TopicPartition
 
 LIMIT = 1000

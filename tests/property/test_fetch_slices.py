@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumerd.fetch.slices import cut_record_set, first_unit_bytes
+from consumerd.wire.modern.slices import cut_record_set, first_unit_bytes
 from tests.support.record_sets import RecordSpec, batch, message, wrapper
 
 pytestmark = pytest.mark.usefixtures("each_path")

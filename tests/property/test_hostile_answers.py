@@ -37,6 +37,7 @@ from consumerd.wire.modern.fetch import (
     FetchResponse,
 )
 from consumerd.wire.modern.metadata import MetadataRequest
+from consumerd.zk.layout_modern import MODERN
 from tests.support.cluster import ScriptedRegistry, make_broker
 from tests.support.cluster import make_view as make_cluster_view
 from tests.support.delivery import FakeClaim, FakeSink, FakeStore, make_deliveries
@@ -211,6 +212,7 @@ def test_no_metadata_costs_more_than_the_time_that_it_is_believed(seed: int, ver
                 lambda known: BrokerSource(pool, known, random=chance.random),
                 now=now,
                 random=lambda: 0.5,
+                layout=MODERN,
             )
             directory.follow({"t"})
             running = tasks.create_task(directory.run())

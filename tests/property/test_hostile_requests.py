@@ -119,6 +119,8 @@ RECORDS: Final = (
 # the name of what is there is drawn as often as all others together, or most requests would fail at their first look
 TEXTS: Final = st.just(TOPIC) | st.sampled_from(NAMES)
 VALUES: Final = Values(texts=TEXTS, records=RECORDS, edges=EDGES)
+COUNTS: Final = Values(texts=TEXTS, records=RECORDS, edges=tuple(edge for edge in EDGES if edge != 1000))
+"""Values without a number of partitions that is allowed and takes seconds: each partition is a folder."""
 
 
 APIS: Final = sorted({request.api for request, _ in SPOKEN})
@@ -127,7 +129,13 @@ APIS: Final = sorted({request.api for request, _ in SPOKEN})
 def requests(*apis: ApiKey) -> st.SearchStrategy[list[tuple[Request[Any], int]]]:
     """Return a strategy of lists of requests of these APIs, each with its version."""
     spoken = [one for one in SPOKEN if one[0].api in apis]
-    one = st.sampled_from(spoken).flatmap(lambda one: st.tuples(messages(one[0], one[1], VALUES), st.just(one[1])))
+
+    def values(request: type[Request[Any]]) -> Values:
+        return COUNTS if request.api is ApiKey.CREATE_PARTITIONS else VALUES
+
+    one = st.sampled_from(spoken).flatmap(
+        lambda one: st.tuples(messages(one[0], one[1], values(one[0])), st.just(one[1]))
+    )
     return st.lists(one, min_size=1, max_size=12)
 
 
@@ -159,7 +167,7 @@ async def serving(directory: Path) -> AsyncIterator[Dispatcher]:
             topics,
             appender,
             faults,
-            broker=lambda: MetadataBroker(node_id=BrokerId(0), host="127.0.0.1", port=9092),
+            broker=MetadataBroker(node_id=BrokerId(0), host="127.0.0.1", port=9092),
             cluster_id=lambda: "c",
             partitions_of_new=1,
         )
@@ -167,7 +175,7 @@ async def serving(directory: Path) -> AsyncIterator[Dispatcher]:
             coordinator,
             ZooKeeperPositions(zk),
             topics=cast("Topics", topics),
-            address=lambda: BrokerAddress(broker_id=0, host="127.0.0.1", port=9092),
+            address=BrokerAddress(broker_id=0, host="127.0.0.1", port=9092),
             now_ms=lambda: 1_700_000_000_000,
         )
         yield Dispatcher({**logs, **groups}, RELEASE, faults)
@@ -186,7 +194,7 @@ async def ask(dispatcher: Dispatcher, request: Request[Any], version: int) -> by
 
 async def give_answer(dispatcher: Dispatcher, frame: bytes, hangup: Hangup) -> bytes | None:
     with suppress(ConnectionRefused, RemoteProtocolError):
-        reply = await dispatcher.answer(memoryview(frame)[4:], peer_host="h", connection_id="c", hangup=hangup)
+        reply = await dispatcher.respond(memoryview(frame)[4:], peer_host="h", hangup=hangup)
         if reply is not None:
             try:
                 return b"".join(map(read_piece, reply.pieces))

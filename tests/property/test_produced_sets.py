@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 
 from consumerd.errors import CorruptMessageError, LocalProtocolError
 from consumerd.wire.compression import Codec
-from consumerd.wire.modern.building import NewRecord, build_record_set
+from consumerd.wire.modern.assigning import assign_offsets
+from consumerd.wire.modern.building import build_record_set
+from consumerd.wire.modern.checking import Rules, check
 from consumerd.wire.modern.conversion import convert, convert_down
-from consumerd.wire.modern.units import Rules, assign_offsets, check, walk_units
-from consumerd.wire.records import Limits
+from consumerd.wire.records import Limits, NewRecord
 from tests.property.test_records_decoding import mend, units
 from tests.support import naive_records
 from tests.support.naive_records import Row
+from tests.support.units import walk_units
 
 pytestmark = [pytest.mark.usefixtures("each_path"), pytest.mark.records]
 

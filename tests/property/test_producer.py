@@ -16,7 +16,7 @@ from consumerd.client.producer import Producer
 from consumerd.client.producer_settings import ProducerSettings
 from consumerd.errors import ConnectionLost, ConsumerdError, ProduceError, WriteRefused
 from consumerd.model import TopicPartition
-from consumerd.wire.modern.building import NewRecord
+from consumerd.wire.records import NewRecord
 from tests.support.producing import (
     NOT_AUTHORIZED,
     NOT_ENOUGH_REPLICAS,
@@ -76,11 +76,11 @@ def test_order_and_answers_survive_any_failures(
                         stream.end(ConnectionLost("cut"))
             else:
                 await asyncio.sleep(0.1 * one)
-            assert producer.buffered_bytes <= bound
+            assert producer.counts().open_bytes <= bound
         cluster.answers.clear()
         cluster.topic("t", 1, 2, 1)
         await producer.flush()
-        assert 0 == producer.buffered_bytes
+        assert 0 == producer.counts().open_bytes
         for deliveries in sent.values():
             assert all(delivery.done for _, delivery in deliveries)
 
@@ -124,7 +124,7 @@ class Model:
             assert self.charged + size + RECORD_OVERHEAD_BYTES > 8_000, "there was room"
             return
         record = NewRecord(value=b"")
-        batch = self.accumulator.append(self.queues[number], record, size, 0.0)
+        batch = self.accumulator.append(self.queues[number], record, size, lambda: 0.0)
         assert record is batch.records[-1]
         assert batch.size_bytes <= 1_000 or [record] == batch.records
         self.appended[number].append(record)
@@ -213,5 +213,5 @@ def test_the_accumulator_keeps_its_bound_and_its_order(steps: list[tuple[str, in
             model.take(number)
             model.finish(number, Written(base_offset=0))
         model.check()
-    assert model.accumulator.empty
+    assert not model.accumulator.unfinished()
     assert 0 == model.accumulator.used_bytes

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from consumerd.errors import CorruptMessageError
 from consumerd.model import TopicPartition
 from consumerd.wire.checksum import crc32, crc32c
-from consumerd.wire.modern.record_set import decode_record_set, first_unit_size
+from consumerd.wire.modern.extent import find_stop
+from consumerd.wire.modern.record_set import decode_record_set
 from consumerd.wire.records import Limits, RecordBatch
 from tests.support import naive_records
 from tests.support.naive_records import Row
@@ -78,7 +79,7 @@ def check(data: bytes, start: int) -> None:
     explained = sorted([*decoded.offsets, *(offset for gap in decoded.gaps for offset in (gap.start, gap.end))])
     assert len(decoded) + sum(gap.end - gap.start for gap in decoded.gaps) == decoded.next_offset - start
     assert not explained or (start == explained[0] and explained[-1] in (decoded.next_offset, decoded.next_offset - 1))
-    size = first_unit_size(data)
+    size = find_stop(data, 0)
     assert size is None or size > 12
     table = decoded.to_arrow()
     assert decoded.values() == table.column("value").to_pylist()

@@ -13,7 +13,8 @@ from consumerd.spark.bronze import open_bronze, take_over
 from consumerd.spark.bronze_table import BronzeTable
 from consumerd.spark.job import Silent, Summary
 from consumerd.spark.table.reading import read_table
-from consumerd.wire.records import NO_TIMESTAMP, Record
+from consumerd.wire.record_fields import NO_TIMESTAMP
+from consumerd.wire.records import Record
 from tests.support.landing_zone import Identity, LandingZone
 
 Content = tuple[int | None, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]

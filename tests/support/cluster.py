@@ -73,7 +73,7 @@ class ScriptedLeaders:
 
 
 class ScriptedRegistry:
-    """A ``cluster.source.RegistrySource`` whose account is given."""
+    """A ``cluster.view.RegistrySource`` whose account is given."""
 
     def __init__(self, view: ClusterView) -> None:
         self.view = view

@@ -54,9 +54,13 @@ class Daemon:
     """What ``consumerd.failpoints`` is told: where the process stops, dies or fails by itself."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """On top of the test's own environment, of which it gets no variable of ours."""
+    command: str = "run"
+    """The command: ``run`` or ``mirror``."""
     process: subprocess.Popen[bytes] = field(init=False)
     deliveries: list[Delivery] = field(default_factory=list)
     _stops: int = field(init=False, default=0)
+    _url: str = field(init=False, default="")
+    """Once it is known: to search a long log for it again takes the time of those that share this process."""
 
     def __post_init__(self) -> None:
         self.log_path = self.directory / f"{self.name}.log"
@@ -68,7 +72,7 @@ class Daemon:
             sys.executable,
             "-m",
             "consumerd",
-            "run",
+            self.command,
             "--config",
             str(config),
             *self.arguments,
@@ -130,8 +134,10 @@ class Daemon:
     @property
     def url(self) -> str:
         """Where its HTTP surface listens; waits until it does."""
-        self.wait(lambda: bool(self.events("http_started")), "the HTTP surface")
-        return str(self.events("http_started")[0]["url"])
+        if not self._url:
+            self.wait(lambda: bool(self.events("http_started")), "the HTTP surface")
+            self._url = str(self.events("http_started")[0]["url"])
+        return self._url
 
     def get(self, path: str) -> tuple[int, str]:
         """Return status code and body of a GET."""
@@ -223,7 +229,7 @@ class Daemon:
 
 
 def settings_for(
-    zookeeper: str,
+    zookeeper: str | None,
     group: str,
     /,
     *,
@@ -232,7 +238,10 @@ def settings_for(
     sink: Mapping[str, Any] | None = None,
     **sections: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return settings for one subscription and one sink (stdout by default); ``sections`` are merged over them."""
+    """Return settings for one subscription and one sink (stdout by default); ``sections`` are merged over them.
+
+    Without ZooKeeper, ``sections`` say where the cluster is.
+    """
     subscription: dict[str, Any] = {"sink": "out", **({"topics": list(topics)} if topics else {"pattern": pattern})}
     settings: dict[str, Any] = {
         "cluster": {"zookeeper": zookeeper},

@@ -9,6 +9,8 @@ from pathlib import Path
 
 _HEAD_BYTES = 12
 _MAGIC_AT, _LAST_DELTA_AT = 16, 23
+_STORED_HEAD_BYTES = 10
+"""Length, magic, attributes and CRC of a message of magic 1 in the log of Kafka 0.7."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,3 +41,42 @@ def flip_byte(segment: Path, value: bytes) -> DamagedUnit:
             changed = bytes(data[start : start + len(value)])
             return DamagedUnit(first=offset, end=offset + last + 1, raw=bytes(data[at:end]), changed_value=changed)
         at = end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMessage:
+    """A message in a log of Kafka 0.7, as it is now; ``value`` is what it was."""
+
+    start: int
+    end: int
+    raw: bytes
+    value: bytes
+    later_values: tuple[bytes, ...]
+    """Values of the messages behind it."""
+
+
+def flip_stored_byte(segment: Path, *, number: int) -> StoredMessage:
+    """Change one byte in the value of a message (magic 1, not compressed) of a segment of Kafka 0.7.
+
+    Args:
+        segment: first segment of a log.
+        number: which message, counted from 0.
+    """
+    data = segment.read_bytes()
+    messages, at = [], 0
+    while at < len(data):
+        (length,) = struct.unpack_from(">i", data, at)
+        messages.append((at, at + 4 + length))
+        at += 4 + length
+    start, end = messages[number]
+    place = start + _STORED_HEAD_BYTES
+    with segment.open("r+b") as file:
+        file.seek(place)
+        file.write(bytes([data[place] ^ 0x04]))
+    return StoredMessage(
+        start=start,
+        end=end,
+        raw=segment.read_bytes()[start:end],
+        value=data[place:end],
+        later_values=tuple(data[at + _STORED_HEAD_BYTES : stop] for at, stop in messages[number + 1 :]),
+    )

@@ -101,7 +101,7 @@ def check_commands(
     assert f"has no positions of {topic}; what is stored is of a deleted topic" in capsys.readouterr().err
 
     assert ask("offsets set", "--from-file", str(saved), "--yes") == CONFIGURATION
-    assert f"deleted and made again since the export (incarnation {before}, now {after})" in capsys.readouterr().err
+    assert f"deleted and re-created since the export (incarnation {before}, now {after})" in capsys.readouterr().err
 
     assert ask("doctor", "--json") == FAILED
     [finding] = [row for row in lines_of(capsys.readouterr().out) if row["check"] == "position-of-older-topic"]

@@ -36,6 +36,7 @@ from consumerd.sinks.options import SinkOptions
 from consumerd.telemetry.hooks import Hooks
 from consumerd.zk.aiozk_client import AiozkClient
 from consumerd.zk.layout import BROKER_TOPICS
+from consumerd.zk.layout_modern import MODERN
 from tests.support.delivery import FakeBrokers, FakeLog
 from tests.support.zookeeper import make_client
 
@@ -124,7 +125,7 @@ async def join_delivering(
             feeds=brokers,
             store=ZooKeeperOffsetStore(zk, group, hooks=hooks),
             ranges=brokers,
-            history=ZooKeeperPartitionHistory(zk, group),
+            history=ZooKeeperPartitionHistory(zk, group, layout=MODERN),
             requests=requests,
             truncations=ZooKeeperLogTruncations(zk, group),
             quarantine=None,
@@ -150,6 +151,7 @@ async def join_delivering(
             settings=settings,
             hooks=hooks,
             admit=Admission(zk, group, cluster_id=describe_cluster(made), about={}).admit,
+            layout=MODERN,
         )
         async with asyncio.TaskGroup() as tasks:
             working = [

@@ -27,6 +27,7 @@ from consumerd.errors import (
     SinkClosed,
 )
 from consumerd.model import Claim, Fault, Gap, GapReason, Incarnation, LogRange, SessionEpoch, ThreadId, TopicPartition
+from consumerd.offsets.positions import OffsetNodeToken
 from consumerd.offsets.store import (
     Commit,
     CommitOutcome,
@@ -117,6 +118,31 @@ def make_batch(
     )
 
 
+def make_wrapped_batch(partition: TopicPartition, *, plain: int = 1, inner: int = 5) -> RecordBatch:
+    """Return a batch of Kafka 0.7: messages of 10 bytes, and a compressed one of 90 bytes with ``inner`` records.
+
+    The batch starts at offset 1000. Values are one byte each, ``a`` for the first record.
+    """
+    wrapper = 1000 + 10 * plain
+    count = plain + inner
+    nulls = array("q", [-1]) * count
+    return RecordBatch(
+        partition=partition,
+        start=1000,
+        next_offset=wrapper + 90,
+        buffer=bytes(range(ord("a"), ord("a") + count)),
+        offsets=array("q", [*range(1000, wrapper, 10), *[wrapper] * inner]),
+        timestamps=nulls,
+        key_starts=nulls,
+        key_ends=nulls,
+        value_starts=array("q", range(count)),
+        value_ends=array("q", range(1, count + 1)),
+        indexes=array("q", [*[0] * plain, *range(inner)]),
+        next_offsets=array("q", [*range(1010, wrapper + 10, 10), *[wrapper + 90] * inner]),
+        size_bytes=100 * count,
+    )
+
+
 class FakeLog:
     """A partition's log on the broker; ``faults`` are raised, once each, where the position is reached."""
 
@@ -136,6 +162,8 @@ class FakeLog:
         """From here on nothing is answered."""
         self.unheard = False
         """Whether no fetch is answered at all."""
+        self.reports_end = True
+        """False for a log end that no fetch response has, as in Kafka 0.7."""
         self.log_end: int | None = None
         """Log end offset of a leader whose high watermark trails."""
 
@@ -165,7 +193,10 @@ class FakeLog:
 class FakeFeed:
     """Reads a :class:`FakeLog` in batches of at most ``batch`` records, and counts what is given back."""
 
-    def __init__(self, partition: TopicPartition, position: int, log: FakeLog, batch: int) -> None:
+    def __init__(
+        self, partition: TopicPartition, position: int, log: FakeLog, batch: int, *, replicated: bool = True
+    ) -> None:
+        self.replicated = replicated
         self.partition = partition
         self.position = position
         self.log = log
@@ -176,7 +207,7 @@ class FakeFeed:
 
     @property
     def high_watermark(self) -> int | None:
-        return self.log.latest
+        return self.log.latest if self.log.reports_end else None
 
     @property
     def last_stable_offset(self) -> int | None:
@@ -205,7 +236,13 @@ class FakeFeed:
             if position in log.lasting_faults:
                 raise log.lasting_faults[position]
             if not log.earliest <= position <= log.fetchable_end:
-                raise OffsetOutOfRange(self.partition, position, log.earliest, log.latest)
+                raise OffsetOutOfRange(
+                    self.partition,
+                    position,
+                    log.earliest,
+                    log.latest,
+                    replaced=position > log.latest and not self.replicated,
+                )
             if position < log.latest:
                 # nothing is awaited between taking a batch and returning it
                 batch = self._read(position)
@@ -251,10 +288,12 @@ class FakeBrokers:
         self.unreachable: ConsumerdError | None = None
         self.hang = False
         """Whether no question about a log is answered."""
+        self.logs_are_replicated = True
+        """False for logs of which an end below a position is final, as in Kafka 0.7."""
         self._batch = batch
 
     def feed(self, partition: TopicPartition, offset: int) -> FakeFeed:
-        feed = FakeFeed(partition, offset, self.logs[partition], self._batch)
+        feed = FakeFeed(partition, offset, self.logs[partition], self._batch, replicated=self.logs_are_replicated)
         self.feeds.append(feed)
         return feed
 
@@ -278,8 +317,14 @@ class FakeBrokers:
         return partition in self.newborn
 
 
+def _make_stored(position: int, mzxid: int, malformed: str | None = None) -> StoredOffset:
+    return StoredOffset(position=position, token=OffsetNodeToken(mzxid=mzxid, version=mzxid), malformed=malformed)
+
+
 class FakeStore:
     """An offset store in memory that fences by the claim alone; ``before_commit`` and ``after_commit`` may wait or raise."""
+
+    rewrite_s: float | None = None
 
     def __init__(self) -> None:
         self.stored: dict[TopicPartition, StoredOffset] = {}
@@ -297,12 +342,12 @@ class FakeStore:
     def put(self, partition: TopicPartition, position: int, *, mzxid: int | None = None) -> None:
         """Store a position as somebody else would; ``mzxid`` below the topic's makes it one of an older topic."""
         self._zxid += 1
-        self.stored[partition] = StoredOffset(position=position, mzxid=mzxid or self._zxid, version=self._zxid)
+        self.stored[partition] = _make_stored(position, mzxid or self._zxid)
 
     def put_malformed(self, partition: TopicPartition, text: str) -> None:
         """Store what is no number."""
         self._zxid += 1
-        self.stored[partition] = StoredOffset(position=-1, mzxid=self._zxid, version=self._zxid, malformed=text)
+        self.stored[partition] = _make_stored(-1, self._zxid, malformed=text)
 
     def next_zxid(self) -> int:
         """Take a transaction's number, for something that is made now."""
@@ -408,7 +453,14 @@ class FakeRequests:
         self.watchers: dict[str, list[Callable[[TopicPartition], None]]] = defaultdict(list)
         self.find_faults: list[ConsumerdError] = []
 
-    def put(self, partition: TopicPartition, position: int, *, new_chain: bool = False) -> OffsetRequest:
+    def put(
+        self,
+        partition: TopicPartition,
+        position: int,
+        *,
+        new_chain: bool = False,
+        topic: Incarnation | None = None,
+    ) -> OffsetRequest:
         """Leave a request, as ``consumerd offsets set`` does."""
         self._numbers += 1
         request = OffsetRequest(
@@ -419,6 +471,7 @@ class FakeRequests:
             author="ops@host",
             created_ms=0,
             version=self._numbers,
+            topic=topic,
         )
         self._store.requests[partition] = request
         for changed in self.watchers[partition.topic]:
@@ -699,8 +752,10 @@ class RecordingHooks(Hooks):
     def batches_landed(self, sink: str, timestamps_ms: Sequence[int]) -> None:
         self.events.append(("batches_landed", sink, *timestamps_ms))
 
-    def gap_recorded(self, partition: TopicPartition, gap: Gap) -> None:
+    def gap_recorded(self, partition: TopicPartition, gap: Gap, *, requested: bool) -> None:
         self.events.append(("gap_recorded", partition, gap))
+        if requested:
+            self.events.append(("gap_requested", partition, gap))
 
     def committed_behind(self, partition: TopicPartition, *, committed: int, landed: int) -> None:
         self.events.append(("committed_behind", partition, committed, landed))
@@ -736,7 +791,8 @@ class RecordingHooks(Hooks):
 class DeliveryRig:
     """Deliveries among fakes. ``async with`` runs them; leaving cancels them and checks that nothing is left behind.
 
-    ``destination`` takes the place of the fake sink. ``beside`` is another member of the same group.
+    ``destination`` takes the place of the fake sink, ``feeds`` and ``ranges`` those of the fake brokers. ``beside`` is
+    another member of the same group.
     """
 
     def __init__(
@@ -749,6 +805,8 @@ class DeliveryRig:
         quarantine: bool = True,
         destination: Sink | None = None,
         beside: DeliveryRig | None = None,
+        feeds: FeedSource | None = None,
+        ranges: LogRanges | None = None,
     ) -> None:
         self.sink = sink or FakeSink()
         self.on_rejected = on_rejected
@@ -758,6 +816,8 @@ class DeliveryRig:
         self.requests: FakeRequests = FakeRequests(self.store) if beside is None else beside.requests
         self.truncations: FakeTruncations = FakeTruncations() if beside is None else beside.truncations
         self.quarantine = FakeQuarantine()
+        self._feeds = feeds or self.brokers
+        self._ranges = ranges or self.brokers
         self._with_quarantine = quarantine
         self.hooks = RecordingHooks()
         self.claims: dict[TopicPartition, FakeClaim] = {}
@@ -774,9 +834,9 @@ class DeliveryRig:
             route=lambda _: SinkRoute(
                 name="fake", sink=self._destination, on_rejected=self.on_rejected, charge=self._charge
             ),
-            feeds=self.brokers,
+            feeds=self._feeds,
             store=self.store,
-            ranges=self.brokers,
+            ranges=self._ranges,
             history=self.brokers,
             requests=self.requests,
             truncations=self.truncations,

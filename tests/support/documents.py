@@ -14,7 +14,7 @@ README: Final = TOP / "README.md"
 DOCS: Final = TOP / "docs"
 
 _BLOCK: Final = re.compile(
-    r"^(?P<indent> *)(?:<!-- tested by (?P<test>\S+) -->\n *)?```(?P<language>[a-z]*)\n(?P<text>.*?)^ *```$",
+    r"^(?P<indent> *)(?:<!-- tested by (?P<tests>\S+(?:, \S+)*) -->\n *)?```(?P<language>[a-z]*)\n(?P<text>.*?)^ *```$",
     re.MULTILINE | re.DOTALL,
 )
 
@@ -23,14 +23,14 @@ _BLOCK: Final = re.compile(
 class Block:
     """A fenced code block.
 
-    ``test`` is the test module that runs it, from the mark ``<!-- tested by PATH -->`` on the line before, or None.
+    ``tests`` are the tests that run it, from the mark ``<!-- tested by PATH, PATH -->`` on the line before.
     """
 
     document: Path
     line: int
     language: str
     text: str
-    test: str | None
+    tests: tuple[str, ...]
 
     def __str__(self) -> str:
         return f"{self.document.relative_to(TOP)}:{self.line}"
@@ -50,9 +50,9 @@ def find_blocks(document: Path, language: str | None = None, test: str | None = 
             line=text.count("\n", 0, match.start("text")),
             language=match["language"],
             text=match["text"],
-            test=match["test"],
+            tests=tuple((match["tests"] or "").replace(",", "").split()),
         )
-        if language in (None, block.language) and test in (None, block.test):
+        if language in (None, block.language) and test in (None, *block.tests):
             yield block
 
 

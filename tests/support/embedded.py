@@ -7,32 +7,30 @@ by another client (kazoo) and records are sent and read by librdkafka (confluent
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from consumerd.embedded.broker import BrokerSettings
 from consumerd.embedded.cluster import EmbeddedCluster
+from consumerd.embedded.coordinator.journal import partition_of
 from consumerd.embedded.faults import BrokerFaults
 from consumerd.embedded.tied import tied_command
+from consumerd.embedded.topics import OFFSETS_TOPIC
+from consumerd.model import TopicPartition as TopicKey
+from tests.support.cluster_thread import START_TIMEOUT_S, STOP_TIMEOUT_S, ClusterThread
 from tests.support.topic_nodes import connected, create_topic_nodes
 from tests.support.waiting import wait_until
 
 T = TypeVar("T")
-
-_START_TIMEOUT_S: Final = 40.0
-_STOP_TIMEOUT_S: Final = 20.0
 
 
 class EmbeddedFailed(Exception):
@@ -44,6 +42,11 @@ class Embedded:
 
     bootstrap = ""
     zookeeper = ""
+
+    @property
+    def cluster_settings(self) -> Mapping[str, Any]:
+        """The ``cluster`` section of a daemon's settings."""
+        return {"zookeeper": self.zookeeper} if self.zookeeper else {"zookeeper": None, "bootstrap": self.bootstrap}
 
     def create_topic(self, topic: str, partitions: int = 1, **configs: str) -> None:
         """Create a topic and wait until each partition is served; ``configs`` with ``_`` for ``.``.
@@ -65,7 +68,7 @@ class Embedded:
             producer.produce(
                 topic, value, key, on_delivery=lambda error, _: failed.append(str(error)) if error else None
             )
-        left = producer.flush(30)
+        left = producer.flush(120)  # a busy machine may be opening thousands of logs
         if left or failed:
             raise EmbeddedFailed(f"{left + len(failed)} records of {topic} were not written: {failed[:1]}")
 
@@ -147,7 +150,7 @@ class EmbeddedProcess(Embedded):
     def start(self) -> None:
         """Start it, on the ports it had, and wait for its addresses. Raises EmbeddedFailed."""
         arguments = list(self._arguments)
-        if self.bootstrap:
+        if self.bootstrap and "," not in self.bootstrap:
             arguments += ["--port", self.bootstrap.rpartition(":")[2]]
         self.directory.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
@@ -178,23 +181,23 @@ class EmbeddedProcess(Embedded):
                 said += os.read(stdout, 4096)
             if self.process.poll() is not None:
                 raise EmbeddedFailed(f"consumerd broker ended with {self.process.returncode}:\n{self.log()[-3000:]}")
-            return said.count(b"\n") >= 2
+            return said.count(b"\n") >= (1 if "--without-zookeeper" in arguments else 2)
 
         try:
-            wait_until(has_started, "the broker says where it is", _START_TIMEOUT_S)
+            wait_until(has_started, "the broker says where it is", START_TIMEOUT_S)
         except TimeoutError as error:
             raise EmbeddedFailed(f"{error}:\n{self.log()[-3000:]}") from None
         addresses = dict(line.split(" ", 1) for line in said.decode().splitlines())
-        self.bootstrap, self.zookeeper = addresses["bootstrap"], addresses["zookeeper"]
+        self.bootstrap, self.zookeeper = addresses["bootstrap"], addresses.get("zookeeper", "")
 
     def stop(self) -> int:
         """End it in order and return its exit code. Raises EmbeddedFailed when it does not end in time."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGTERM)
         try:
-            code = self.process.wait(_STOP_TIMEOUT_S)
+            code = self.process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            raise EmbeddedFailed(f"the broker did not end within {_STOP_TIMEOUT_S} s:\n{self.log()[-3000:]}") from None
+            raise EmbeddedFailed(f"the broker did not end within {STOP_TIMEOUT_S} s:\n{self.log()[-3000:]}") from None
         self._close()
         return code
 
@@ -214,48 +217,34 @@ class EmbeddedProcess(Embedded):
         return self.log_path.read_text(errors="replace")
 
 
-class EmbeddedThread(Embedded):
+class EmbeddedThread(ClusterThread[EmbeddedCluster], Embedded):
     """The broker in this process, on an event loop of a thread of its own, so that a test can make it fail.
 
     ``zookeeper`` is the connect string of one that runs, with a chroot that no other broker uses; data is in
-    ``directory`` and stays there. ``settings`` are those of BrokerSettings. ``with`` starts and stops it; leaving raises
+    ``directory`` and stays there; None for a cluster without ZooKeeper. ``nodes`` is the number of brokers, ``settings``
+    are those of BrokerSettings. ``with`` starts and stops it; leaving raises
     what the broker failed with in the meantime.
     """
 
-    def __init__(self, directory: Path, zookeeper: str, **settings: Any) -> None:
-        self.zookeeper = zookeeper
+    def __init__(self, directory: Path, zookeeper: str | None, *, nodes: int = 1, **settings: Any) -> None:
+        self.zookeeper = zookeeper or ""
+        if zookeeper is None:
+            settings = {"as_release": "4.0", **settings}
         self._logs = directory / "logs"
-        self._cluster = EmbeddedCluster(directory, zookeeper=zookeeper, make_broker=partial(BrokerSettings, **settings))
-        self._started: Future[None] = Future()
-        self._ended: Future[None] = Future()
-        self._jobs: asyncio.Queue[Callable[[], Awaitable[None]] | None] = asyncio.Queue()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._run, name="embedded broker", daemon=True)
+        super().__init__(
+            EmbeddedCluster(
+                directory,
+                zookeeper=zookeeper,
+                without_zookeeper=zookeeper is None,
+                nodes=nodes,
+                make_broker=partial(BrokerSettings, **settings),
+            )
+        )
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        self._started.result(_START_TIMEOUT_S)
+        super().__enter__()
         self.bootstrap = self._cluster.bootstrap
         return self
-
-    def __exit__(self, *_exc: object) -> None:
-        if not self._ended.done():
-            self._put(None)
-        self._ended.result(_STOP_TIMEOUT_S)
-        self._thread.join(_STOP_TIMEOUT_S)
-
-    def do(self, act: Callable[[EmbeddedCluster], Awaitable[T]]) -> T:
-        """Run something on the broker's loop, in the task that entered the cluster, and return what comes of it."""
-        outcome: Future[T] = Future()
-
-        async def run() -> None:
-            try:
-                outcome.set_result(await act(self._cluster))
-            except Exception as error:  # noqa: BLE001 - raised where it is heard
-                outcome.set_exception(error)
-
-        self._put(run)
-        return outcome.result(_START_TIMEOUT_S)
 
     def arm(self, fault: Callable[[BrokerFaults], T]) -> T:
         """Arm or take back faults of the broker that runs now."""
@@ -265,14 +254,28 @@ class EmbeddedThread(Embedded):
 
         return self.do(act)
 
-    def restart(self) -> None:
-        """Stop the broker, which cuts its connections, and start it on its port with its logs."""
+    def elect_preferred_leaders(self) -> None:
+        """Have each partition led by its first replica again."""
+        self.do(lambda cluster: cluster.elect_preferred_leaders())
 
-        async def act(cluster: EmbeddedCluster) -> None:
-            await cluster.stop_broker()
-            await cluster.start_broker()
+    def find_leader(self, topic: str, partition: int = 0) -> int | None:
+        """Return the number of the broker that leads a partition, as the cluster knows it."""
 
-        self.do(act)
+        async def look(cluster: EmbeddedCluster) -> int | None:
+            state = cluster.broker.topics.find_state(TopicKey.modern(topic, partition))
+            return None if state is None else state.leader
+
+        return self.do(look)
+
+    def find_coordinator(self, group: str) -> int | None:
+        """Return the number of the broker that coordinates a group; None before there is one."""
+        partitions = self.do(self._offsets_partitions)
+        return None if not partitions else self.find_leader(OFFSETS_TOPIC, partition_of(group, partitions))
+
+    @staticmethod
+    async def _offsets_partitions(cluster: EmbeddedCluster) -> int:
+        topic = cluster.broker.topics.find(OFFSETS_TOPIC)
+        return 0 if topic is None else len(topic.partitions)
 
     def create_topic(self, topic: str, partitions: int = 1, **configs: str) -> None:
         """Create a topic and return when it is served; ``configs`` with ``_`` for ``.``."""
@@ -282,21 +285,23 @@ class EmbeddedThread(Embedded):
         """Return a partition's log files, oldest first."""
         return sorted((self._logs / f"{topic}-{partition}").glob("*.log"))
 
-    def _put(self, job: Callable[[], Awaitable[None]] | None) -> None:
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._jobs.put_nowait, job)
 
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        except BaseException as error:  # noqa: BLE001 - raised where it is heard
-            (self._ended if self._started.done() else self._started).set_exception(error)
-        else:
-            self._ended.set_result(None)
+class EmbeddedPair:
+    """Two embedded brokers, as ``tests.support.node_script`` plays with them."""
 
-    async def _serve(self) -> None:
-        async with self._cluster:
-            self._loop = asyncio.get_running_loop()
-            self._started.set_result(None)
-            while (job := await self._jobs.get()) is not None:
-                await job()
+    def __init__(self, cluster: EmbeddedThread) -> None:
+        self._cluster = cluster
+        self.zookeeper = cluster.zookeeper
+        self.addresses = cluster.bootstrap.split(",")
+
+    def stop(self, number: int) -> None:
+        """Stop a broker in order."""
+        self._cluster.stop_node(number)
+
+    def kill(self, number: int) -> None:
+        """Kill a broker."""
+        self._cluster.kill_node(number)
+
+    def start(self, number: int) -> None:
+        """Start it again, on its port."""
+        self._cluster.start_node(number)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tells a script what failed in a run of pytest, as JSON lines in the file that ``CONSUMERD_FAILURES`` names.
 
-Hooks, for ``conftest``. One line for each failure, with its node id, its kind, and whether the test is about records; the last
+Hooks, for ``conftest``. One line for each failure, with its node id, its kind, and whether the failure may be about records; the last
 line has pytest's exit code. ``tests/support/second_run.py`` reads them.
 """
 
@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
 import pytest
+
+from tests.support.programs import ProgramFailed
 
 VARIABLE: Final = "CONSUMERD_FAILURES"
 _ABOUT_RECORDS: Final = "about_records"
@@ -27,6 +30,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("records") is not None:
             item.user_properties.append((_ABOUT_RECORDS, True))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Take that property from a test that failed because a program did that is not ours."""
+    report = yield
+    if call.excinfo is not None and isinstance(call.excinfo.value, ProgramFailed):
+        report.user_properties = [one for one in report.user_properties if one[0] != _ABOUT_RECORDS]
+    return report
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -291,6 +291,7 @@ class FakeCluster:
         """Where an open transaction keeps the ends of ranges below it."""
         self._ranges: dict[TopicPartition, LogRange] = {}
         self.range_overrides: list[LogRange] = []
+        self.logs_are_replicated = True
         self.brokers = {
             BrokerId(number): FakeBroker(self, Broker(id=BrokerId(number), host="fake", port=9000 + number), version)
             for number in range(brokers)

@@ -41,7 +41,7 @@ class RecordingLogFiles(OsLogFiles):
         self._names: dict[int, str] = {}
 
     def open(self, path: Path, *, create: bool = False) -> int:
-        """See LogFiles."""
+        """See OsLogFiles."""
         if create and not path.exists():
             self.before("create", path.name)
         descriptor = super().open(path, create=create)
@@ -49,32 +49,32 @@ class RecordingLogFiles(OsLogFiles):
         return descriptor
 
     def write(self, descriptor: int, position: int, data: bytes | bytearray | memoryview) -> None:
-        """See LogFiles."""
+        """See OsLogFiles."""
         self.before("write", self._names[descriptor])
         super().write(descriptor, position, data)
 
     def truncate(self, descriptor: int, size: int) -> None:
-        """See LogFiles."""
+        """See OsLogFiles."""
         self.before("truncate", self._names[descriptor])
         super().truncate(descriptor, size)
 
     def sync(self, descriptor: int) -> None:
-        """See LogFiles."""
+        """See OsLogFiles."""
         self.before("sync", self._names[descriptor])
         super().sync(descriptor)
 
     def sync_folder(self, path: Path) -> None:
-        """See LogFiles."""
+        """See OsLogFiles."""
         self.before("sync_folder", path.name)
         super().sync_folder(path)
 
     def rename(self, source: Path, target: Path) -> None:
-        """See LogFiles."""
+        """See OsLogFiles."""
         self.before("rename", source.name)
         super().rename(source, target)
 
     def unlink(self, path: Path) -> None:
-        """See LogFiles."""
+        """See OsLogFiles."""
         self.before("unlink", path.name)
         super().unlink(path)
 
@@ -111,7 +111,7 @@ def _apply(names: dict[str, _File | _Folder], change: dict[str, _File | _Folder 
             names[name] = node
 
 
-class MemoryLogFiles:
+class MemoryLogFiles(OsLogFiles):
     """See LogFiles. Names in a folder change in order, as in a journal; content reaches the disk in any order.
 
     ``before`` is asked before each change, and each read. ``changes_left`` counts down with each change; at 0 the power
@@ -195,7 +195,7 @@ class MemoryLogFiles:
     # -- the port
 
     def open(self, path: Path, *, create: bool = False) -> int:
-        """See LogFiles."""
+        """See OsLogFiles."""
         self._check()
         folder = self._find(path.parent)
         assert isinstance(folder, _Folder)
@@ -213,21 +213,21 @@ class MemoryLogFiles:
         return self._next
 
     def close(self, descriptor: int) -> None:
-        """See LogFiles."""
+        """See OsLogFiles."""
         del self._open[descriptor]
 
     def size(self, descriptor: int) -> int:
-        """See LogFiles."""
+        """See OsLogFiles."""
         return len(self._file(descriptor).content)
 
     def read(self, descriptor: int, position: int, size: int) -> bytes:
-        """See LogFiles."""
+        """See OsLogFiles."""
         content = self._file(descriptor).content
         self.before("read", self._open[descriptor][1])
         return bytes(content[position : position + size])
 
     def write(self, descriptor: int, position: int, data: bytes | bytearray | memoryview) -> None:
-        """See LogFiles."""
+        """See OsLogFiles."""
         file, name = self._open[descriptor]
         whole = bytes(data)
         part = whole[: self._random.randint(0, len(whole))]
@@ -247,14 +247,14 @@ class MemoryLogFiles:
         file.modified_ms = self.now_ms()
 
     def truncate(self, descriptor: int, size: int) -> None:
-        """See LogFiles."""
+        """See OsLogFiles."""
         file, name = self._open[descriptor]
         self._change("truncate", name)
         del file.content[size:]
         file.content += bytes(size - len(file.content))
 
     def sync(self, descriptor: int) -> None:
-        """See LogFiles."""
+        """See OsLogFiles."""
         file, name = self._open[descriptor]
         try:
             self._change("sync", name)
@@ -268,14 +268,14 @@ class MemoryLogFiles:
         file.durable, file.dirty = bytes(durable), set()
 
     def sync_folder(self, path: Path) -> None:
-        """See LogFiles."""
+        """See OsLogFiles."""
         self._change("sync_folder", path.name)
         folder = self._find(path)
         assert isinstance(folder, _Folder)
         folder.durable, folder.changes = dict(folder.names), []
 
     def make_folder(self, path: Path) -> None:
-        """See LogFiles."""
+        """See OsLogFiles."""
         node = self._root
         for name in path.parts[1:]:
             if name not in node.names:
@@ -286,7 +286,7 @@ class MemoryLogFiles:
             node = child
 
     def remove_folder(self, path: Path) -> None:
-        """See LogFiles."""
+        """See OsLogFiles."""
         parent = self._find(path.parent)
         assert isinstance(parent, _Folder)
         if path.name in parent.names:
@@ -294,7 +294,7 @@ class MemoryLogFiles:
             parent.change(**{path.name: None})
 
     def names(self, path: Path) -> list[str]:
-        """See LogFiles."""
+        """See OsLogFiles."""
         try:
             folder = self._find(path)
         except FileNotFoundError:
@@ -303,14 +303,14 @@ class MemoryLogFiles:
         return list(folder.names)
 
     def is_folder(self, path: Path) -> bool:
-        """See LogFiles."""
+        """See OsLogFiles."""
         try:
             return isinstance(self._find(path), _Folder)
         except FileNotFoundError:
             return False
 
     def rename(self, source: Path, target: Path) -> None:
-        """See LogFiles."""
+        """See OsLogFiles."""
         self._change("rename", source.name)
         folder = self._find(source.parent)
         assert isinstance(folder, _Folder)
@@ -318,7 +318,7 @@ class MemoryLogFiles:
         folder.change(**{target.name: folder.names[source.name], source.name: None})
 
     def unlink(self, path: Path) -> None:
-        """See LogFiles."""
+        """See OsLogFiles."""
         folder = self._find(path.parent)
         assert isinstance(folder, _Folder)
         if path.name in folder.names:
@@ -326,15 +326,15 @@ class MemoryLogFiles:
             folder.change(**{path.name: None})
 
     def modified_ms(self, descriptor: int) -> int:
-        """See LogFiles."""
+        """See OsLogFiles."""
         return self._file(descriptor).modified_ms
 
     def set_modified_ms(self, descriptor: int, modified_ms: int) -> None:
-        """See LogFiles."""
+        """See OsLogFiles."""
         self._file(descriptor).modified_ms = modified_ms
 
     def lock(self, descriptor: int) -> None:
-        """See LogFiles."""
+        """See OsLogFiles."""
         self._file(descriptor)
 
     def _file(self, descriptor: int) -> _File:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from consumerd.aio.cell import Cell
 from consumerd.client.log_range import LogRangeReader
+from consumerd.client.modern_fetch import ModernFetchProtocol
 from consumerd.cluster.from_brokers import BrokerSource
 from consumerd.cluster.view import Broker, ClusterView
 from consumerd.errors import ConnectionLost
@@ -95,7 +96,7 @@ async def fetching(
             settings=settings or FetchSettings(),
             budget=budget,
             leaders=directory,
-            connections=pool,
+            protocol=ModernFetchProtocol(pool, now=time.monotonic),
             log_ranges=LogRangeReader(pool, directory, random=random.random),
             hooks=hooks,
             now=time.monotonic,

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from consumerd.client.modern_fetch import ModernFetchProtocol
 from consumerd.fetch.buffer import MemoryBudget
 from consumerd.fetch.fetcher import Fetcher
 from consumerd.fetch.ports import FetchSettings
@@ -28,7 +29,7 @@ async def fetching_from(
         settings=settings,
         budget=budget,
         leaders=cluster,
-        connections=cluster,
+        protocol=ModernFetchProtocol(cluster, now=asyncio.get_running_loop().time),
         log_ranges=cluster,
         hooks=hooks or Hooks(),
         now=asyncio.get_running_loop().time,

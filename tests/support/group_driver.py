@@ -10,11 +10,11 @@ from consumerd.embedded.coordinator.exchange import (
     Effect,
     GroupState,
     Join,
-    JoinAnswer,
     Joined,
+    JoinResult,
     Store,
-    SyncAnswer,
     Synced,
+    SyncResult,
 )
 from consumerd.embedded.coordinator.group import CoordinatedGroup
 from consumerd.embedded.coordinator.member import Protocol, Ticket
@@ -32,7 +32,7 @@ class Driver:
     def __init__(self, group: CoordinatedGroup | None = None, *, initial_delay_s: float = 0.0) -> None:
         self.group = group or CoordinatedGroup("g", initial_delay_s=initial_delay_s)
         self.now = 0.0
-        self.answers: dict[Ticket, JoinAnswer | SyncAnswer] = {}
+        self.answers: dict[Ticket, JoinResult | SyncResult] = {}
         self.stores: list[Store] = []
         self.stores_at_once = True
         self._tickets = itertools.count(1)
@@ -107,16 +107,16 @@ class Driver:
             assert self.group.deadline > self.now, "what was due is done"
         self.now = when
 
-    def joined(self, ticket: Ticket) -> JoinAnswer:
+    def joined(self, ticket: Ticket) -> JoinResult:
         """Return the answer to a JoinGroup."""
         answer = self.answers[ticket]
-        assert isinstance(answer, JoinAnswer)
+        assert isinstance(answer, JoinResult)
         return answer
 
-    def synced(self, ticket: Ticket) -> SyncAnswer:
+    def synced(self, ticket: Ticket) -> SyncResult:
         """Return the answer to a SyncGroup."""
         answer = self.answers[ticket]
-        assert isinstance(answer, SyncAnswer)
+        assert isinstance(answer, SyncResult)
         return answer
 
 

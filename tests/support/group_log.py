@@ -6,16 +6,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from consumerd.embedded.coordinator.group_log import NotWritten
+from consumerd.embedded.appending import Ended
 from consumerd.embedded.coordinator.journal import JournalReplay
-from consumerd.embedded.topic_names import OFFSETS_TOPIC
-from consumerd.model import TimestampType
-from consumerd.wire.modern.building import NewRecord
-from consumerd.wire.records import Record
+from consumerd.embedded.coordinator.state_topic import NotWritten
+from consumerd.embedded.topics import OFFSETS_TOPIC
+from consumerd.model import BrokerId, TimestampType
+from consumerd.wire.records import NewRecord, Record
 
 
 class MemoryLog:
-    """A GroupLog that keeps records in lists, and can be slow, full, or away."""
+    """A OffsetsTopic that keeps records in lists, and can be slow, full, or away."""
 
     def __init__(self, partitions: int | None = 2, *, retention_ms: int = 24 * 60 * 60 * 1000) -> None:
         self.partitions = partitions
@@ -28,11 +28,21 @@ class MemoryLog:
         self.reading = asyncio.Event()
         self.reading.set()
         self.made = 0
+        self.led_by: dict[int, BrokerId] = {}
+        self.epoch = 0
         self._changed: list[Callable[[frozenset[str]], None]] = []
 
     def is_open(self, partition: int) -> bool:
-        """Whether there is a log."""
-        return self.partitions is not None
+        """Whether there is a log, and broker 0 leads it."""
+        return self.partitions is not None and partition not in self.led_by
+
+    def leader(self, partition: int) -> BrokerId | None:
+        """Broker 0, or another one that the test says."""
+        return self.led_by.get(partition, BrokerId(0)) if self.partitions is not None else None
+
+    def leader_epoch(self, partition: int) -> int | None:
+        """The one that the test says, while broker 0 leads."""
+        return self.epoch if self.is_open(partition) else None
 
     def knows(self, topic: str) -> bool:
         """All but what the test says is missing."""
@@ -67,6 +77,11 @@ class MemoryLog:
             for offset, one in enumerate(self.records.get(partition, ()))
         )
         return replay
+
+    def subscribe_markers(self, ended: Ended) -> Callable[[], None]:
+        """Nothing ends here."""
+        assert callable(ended)
+        return lambda: None
 
     def subscribe(self, changed: Callable[[frozenset[str]], None]) -> Callable[[], None]:
         """Call back with what :meth:`tell` is told."""

@@ -28,6 +28,7 @@ from consumerd.group.settings import RebalanceSettings
 from consumerd.group.status import GroupStatus
 from consumerd.group.subscription import Subscription
 from consumerd.model import Claim, TopicPartition
+from consumerd.zk.layout_modern import MODERN
 from consumerd.zk.port import ZkClient
 from tests.support.zookeeper import make_client
 
@@ -101,6 +102,7 @@ async def join_group(
         random=random.Random(),
         strategy=strategy,
         settings=settings,
+        layout=MODERN,
     )
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(rebalancer.run())

@@ -29,6 +29,7 @@ from consumerd.group.subscription import Subscription
 from consumerd.model import Claim, PartitionKey, TopicPartition
 from consumerd.telemetry.hooks import Hooks
 from consumerd.zk.layout import owner_path, owners_root, topic_path
+from consumerd.zk.layout_modern import MODERN
 from tests.support.fake_zookeeper import FakeZkClient, FakeZooKeeper
 from tests.support.java_member import JavaMember
 
@@ -253,6 +254,7 @@ class SimulatedGroup:
             strategy=self.strategy,
             settings=self.settings,
             hooks=hooks,
+            layout=MODERN,
         )
 
     async def leave(self, member: SimulatedMember) -> bool:
@@ -290,7 +292,7 @@ class SimulatedGroup:
             GROUP,
             name,
             topics,
-            GroupRegistry(client, GROUP, wall_ms=lambda: 0, random=random.Random(0)),
+            GroupRegistry(client, GROUP, wall_ms=lambda: 0, random=random.Random(0), layout=MODERN),
             strategy=self.strategy,
             started=self._java_started,
             load=self._java_loads,

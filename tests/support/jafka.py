@@ -14,12 +14,14 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from kazoo.exceptions import NoNodeError
 
 from tests.support import kafka
 from tests.support.kafka import Cluster, KafkaUnavailable
+from tests.support.programs import ProgramFailed
 from tests.support.registry import open_registry
 
 VERSION: Final = "3.0.6"
@@ -54,10 +56,19 @@ def _run(command: list[str]) -> None:
         raise KafkaUnavailable(f"{command[0]} failed:\n{done.stdout[-2000:]}{done.stderr[-1000:]}")
 
 
-def _java(main: str, *args: str) -> list[str]:
+def client_command(*args: str, heap: str = "128m", brisk: bool = True) -> list[str]:
+    """Return the command of our program on Jafka's library (``LegacyClient.java`` says its arguments).
+
+    ``heap`` and ``brisk`` are those of :func:`tests.support.kafka.java_command`.
+    """
+    return _java("LegacyClient", *args, heap=heap, brisk=brisk)
+
+
+def _java(main: str, *args: str, heap: str, brisk: bool) -> list[str]:
     folder = jars()
     return [
-        "java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true",
+        "java", f"-Xmx{heap}", "-XX:+UseSerialGC", *(["-XX:TieredStopAtLevel=1"] if brisk else []),
+        "-Djava.net.preferIPv4Stack=true",
         f"-Dlog4j.configuration=file:{kafka.JAVA_SOURCES}/log4j.properties", "-cp", f"{folder}:{folder}/*", main, *args,
     ]  # fmt: skip
 
@@ -66,10 +77,24 @@ class JafkaCluster(Cluster):
     """One ZooKeeper, and ``brokers`` brokers that give each topic ``partitions`` partitions; a context manager.
 
     Topics come into being when they are first written to.
+
+    Args:
+        properties: settings of the brokers, besides those that all tests need.
+        heap: heap of a broker.
+        brisk: False for brokers that are measured (see :func:`tests.support.kafka.java_command`).
     """
 
-    def __init__(self, brokers: int = 1, *, partitions: int = 3) -> None:
-        super().__init__(ZOOKEEPER_OF, brokers, "/jafka", {"num.partitions": str(partitions)})
+    def __init__(
+        self,
+        brokers: int = 1,
+        *,
+        partitions: int = 3,
+        properties: Mapping[str, str] = MappingProxyType({}),
+        heap: str = "128m",
+        brisk: bool = True,
+    ) -> None:
+        values = {"num.partitions": str(partitions), **properties}
+        super().__init__(ZOOKEEPER_OF, brokers, "/jafka", values, heap=heap, brisk=brisk)
 
     def start_zookeeper(self) -> None:
         """Start ZooKeeper, and make the chroot, which Jafka does not."""
@@ -95,7 +120,7 @@ class JafkaCluster(Cluster):
         }
         config = self.directory / f"broker-{index}.properties"
         config.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
-        self.spawn(f"broker-{index}", _java("io.jafka.Jafka", str(config)))
+        self.spawn(f"broker-{index}", _java("io.jafka.Jafka", str(config), heap=self.heap, brisk=self.brisk))
         if wait:
             self.wait_broker(index)
 
@@ -107,17 +132,26 @@ class JafkaCluster(Cluster):
     def send(self, topic: str, count: int) -> None:
         """Send ``value-0``, ``value-1`` and so on with the Java producer."""
         done = subprocess.run(
-            _java("LegacyClient", "produce", self.zookeeper, topic, str(count)),
+            client_command("produce", self.zookeeper, topic, str(count)),
             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode != 0:
-            raise RuntimeError(f"the producer failed:\n{done.stderr[-2000:]}")
+            raise ProgramFailed(f"the producer failed:\n{done.stderr[-2000:]}")
+
+    def start_sender(self, topic: str, count: int, *, per_second: int) -> subprocess.Popen[bytes]:
+        """Start to send ``value-0``, ``value-1`` and so on at a steady rate; the process ends with the last one."""
+        return self.spawn("sender", client_command("produce", self.zookeeper, topic, str(count), str(per_second)))
+
+    def segment_of(self, topic: str, key: str) -> Path:
+        """Return the first segment of a partition's log; ``key`` is the partition as ZooKeeper names it, ``B-P``."""
+        broker, _, partition = key.partition("-")
+        return self.directory / f"log-{broker}" / f"{topic}-{partition}" / f"{0:020d}.jafka"
 
     def start_member(self, name: str, topic: str, group: str) -> JafkaMember:
         """Start a Java member of two streams."""
         values = self.directory / f"{name}.values"
         with values.open("wb") as out:
-            self.spawn(name, _java("LegacyClient", "consume", self.zookeeper, topic, group), stdout=out.fileno())
+            self.spawn(name, client_command("consume", self.zookeeper, topic, group), stdout=out.fileno())
         return JafkaMember(self, name, values)
 
 

@@ -28,8 +28,9 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Final, Self
+from typing import IO, Any, Final, Self
 
+from tests.support.programs import ProgramFailed
 from tests.support.serving import find_missing
 
 JAVA_SOURCES: Final = Path(__file__).with_name("java")
@@ -41,6 +42,8 @@ RELEASES: Final[Mapping[str, str]] = {
     "0.11.0.3": "2.11",
     "1.1.1": "2.11",
     "2.8.2": "2.12",
+    "4.0.2": "2.13",
+    "4.3.1": "2.13",
 }
 """Release to the Scala build of it that is used."""
 
@@ -51,7 +54,18 @@ CODECS: Final[Mapping[str, tuple[str, ...]]] = {
     "0.11.0.3": ("none", "gzip", "snappy", "lz4"),
     "1.1.1": ("none", "gzip", "snappy", "lz4"),
     "2.8.2": ("none", "gzip", "snappy", "lz4", "zstd"),
+    "4.0.2": ("none", "gzip", "snappy", "lz4", "zstd"),
+    "4.3.1": ("none", "gzip", "snappy", "lz4", "zstd"),
 }
+
+_FIRST_WITHOUT_ZOOKEEPER: Final = (4,)
+_FIRST_WITHOUT_OLD_CONSUMER: Final = (2,)
+_LAST_OLD_CONSUMER: Final = "1.1.1"
+"""Release whose jars run Java's ZooKeeper-based consumer beside brokers of 2.0 and later, which came without it.
+
+Programs that still use this consumer keep the jars of 1.1.1 when their brokers are upgraded. The brokers still answer
+its requests, and convert newer record formats for it.
+"""
 
 
 class KafkaUnavailable(Exception):
@@ -66,6 +80,19 @@ def parse_release(release: str) -> tuple[int, ...]:
 def has_headers(release: str) -> bool:
     """Whether records of this release carry headers (0.11 on)."""
     return parse_release(release) >= (0, 11)
+
+
+def has_zookeeper(release: str) -> bool:
+    """Whether brokers of this release need ZooKeeper (up to 3)."""
+    return parse_release(release) < _FIRST_WITHOUT_ZOOKEEPER
+
+
+def old_consumer_release(release: str) -> str:
+    """Return the release whose ZooKeeper-based Java consumer is used beside brokers of ``release``.
+
+    It is their own release, or 1.1.1 where that has no such consumer.
+    """
+    return release if parse_release(release) < _FIRST_WITHOUT_OLD_CONSUMER else _LAST_OLD_CONSUMER
 
 
 def cache_folder() -> Path:
@@ -101,9 +128,10 @@ def _copy_jars(release: str, folder: Path) -> None:
             f"`python -m tests.support.kafka fetch {release}` provides them"
         )
     shutil.rmtree(folder, ignore_errors=True)
-    command = ["mvn", "-B", "-q", "-f", str(JAVA_SOURCES / "pom.xml"), "dependency:copy-dependencies"]
+    pom = "pom.xml" if has_zookeeper(release) else "kraft-pom.xml"
+    command = ["mvn", "-B", "-q", "-f", str(JAVA_SOURCES / pom), "dependency:copy-dependencies"]
     command += [f"-Dkafka.scala={RELEASES[release]}", f"-Dkafka.version={release}", f"-DoutputDirectory={folder}"]
-    command += [] if release.startswith("0.8") else ["-Ptools"]
+    command += [] if release.startswith("0.8") or pom != "pom.xml" else ["-Ptools"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise KafkaUnavailable(
@@ -119,9 +147,9 @@ def _java_program(name: str) -> str:
 
 def compile_clients(release: str) -> Path:
     """Compile our Java clients against a release, once, and return the folder of their classes. Raises KafkaUnavailable."""
-    # the high-level consumer went with 2.0
-    old = parse_release(release) < (2,)
-    return compile_java(release, (one for one in JAVA_SOURCES.glob("*.java") if old or one.stem != "HighLevelConsumer"))
+    has_old_consumer = old_consumer_release(release) == release
+    sources = JAVA_SOURCES.glob("*.java")
+    return compile_java(release, (one for one in sources if has_old_consumer or one.stem != "HighLevelConsumer"))
 
 
 def compile_java(release: str, sources: Iterable[Path]) -> Path:
@@ -151,7 +179,13 @@ def java_command(
 
     ``brisk`` is for what starts often and works little: it starts sooner and takes less of the processor doing so.
     """
-    folder = jars(release)
+    return class_command(jars(release), main, *args, heap=heap, classes=classes, brisk=brisk)
+
+
+def class_command(
+    folder: Path, main: str, *args: str, heap: str, classes: Path | None = None, brisk: bool = False
+) -> list[str]:
+    """Return the command of :func:`java_command` for a folder of jars."""
     opened = ("java.base/java.nio", "java.base/sun.nio.ch", "java.base/java.lang")
     return [
         _java_program("java"),
@@ -167,6 +201,7 @@ def java_command(
         *(f"--add-opens={package}=ALL-UNNAMED" for package in opened),
         "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
         f"-Dlog4j.configuration=file:{JAVA_SOURCES}/log4j.properties",
+        f"-Dlog4j2.configurationFile={JAVA_SOURCES}/log4j2.properties",
         "-cp",
         f"{folder}/*" if classes is None else f"{classes}:{folder}/*",
         main,
@@ -186,7 +221,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _write_properties(path: Path, values: Mapping[str, str]) -> Path:
+def write_properties(path: Path, values: Mapping[str, str]) -> Path:
     path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
     return path
 
@@ -223,6 +258,20 @@ class Cluster:
         """The broker list."""
         return ",".join(f"127.0.0.1:{port}" for port in self.ports)
 
+    @property
+    def cluster_settings(self) -> Mapping[str, Any]:
+        """The ``cluster`` section of a daemon's settings."""
+        return {"zookeeper": self.zookeeper}
+
+    @property
+    def zookeeper_properties(self) -> Mapping[str, str]:
+        """What is added to ZooKeeper's own configuration."""
+        return {}
+
+    def advertise(self, port: int) -> None:
+        """Have the brokers that start from now on send their clients to another port, such as that of a proxy."""
+        self.properties = {**self.properties, "advertised.port": str(port)}
+
     def __enter__(self) -> Self:
         self.directory = Path(tempfile.mkdtemp(prefix="consumerd-kafka-"))
         try:
@@ -247,13 +296,22 @@ class Cluster:
 
     # -- processes
 
+    def secure_command(self, name: str, command: list[str]) -> list[str]:
+        """Return a Java command with the logins that the program needs in a secured cluster; here there are none."""
+        del name
+        return command
+
     def spawn(
         self, name: str, command: list[str], *, stdin: int = subprocess.DEVNULL, stdout: int | None = None
     ) -> subprocess.Popen[bytes]:
         """Start a child whose stderr (and stdout, unless given) goes to ``<name>.log``."""
         with (self.directory / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                command, stdin=stdin, stdout=log if stdout is None else stdout, stderr=log, cwd=self.directory
+                self.secure_command(name, command),
+                stdin=stdin,
+                stdout=log if stdout is None else stdout,
+                stderr=log,
+                cwd=self.directory,
             )
         self.processes[name] = process
         return process
@@ -287,7 +345,7 @@ class Cluster:
 
     def start_zookeeper(self) -> None:
         """Start ZooKeeper on its port, with the data it had."""
-        config = _write_properties(
+        config = write_properties(
             self.directory / "zoo.cfg",
             {
                 "tickTime": str(self.tick_ms),
@@ -297,6 +355,7 @@ class Cluster:
                 "maxClientCnxns": "0",
                 "minSessionTimeout": "1000",
                 "maxSessionTimeout": "60000",
+                **self.zookeeper_properties,
             },
         )
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -341,7 +400,7 @@ class Cluster:
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
             **self.properties,
         }
-        config = _write_properties(self.directory / f"broker-{index}.properties", values)
+        config = write_properties(self.directory / f"broker-{index}.properties", values)
         with contextlib.suppress(FileNotFoundError):
             (self.directory / f"broker-{index}.log").replace(
                 self.directory / f"broker-{index}.{time.monotonic_ns()}.log"
@@ -372,7 +431,7 @@ class Cluster:
         with contextlib.suppress(OSError):  # no ZooKeeper, no node
             while path in four_letter(self.zk_port, b"dump").decode().split():
                 if time.monotonic() > deadline:
-                    raise RuntimeError(f"{path} of Kafka {self.release} does not go")
+                    raise ProgramFailed(f"{path} of Kafka {self.release} does not go")
                 time.sleep(0.05)
 
     def _wait(self, name: str, ready: Callable[[], bool], timeout_s: float = 60.0) -> None:
@@ -382,16 +441,16 @@ class Cluster:
                 if ready():
                     return
             time.sleep(0.05)
-        raise RuntimeError(f"{name} of Kafka {self.release} did not come up:\n{self.log_of(name)[-3000:]}")
+        raise ProgramFailed(f"{name} of Kafka {self.release} did not come up:\n{self.log_of(name)[-3000:]}")
 
     # -- Kafka's own tools
 
     def run_tool(self, main: str, *args: str, stdin: bytes = b"", brisk: bool = False) -> str:
         """Run one of the release's classes to its end and return its stdout."""
-        command = java_command(self.release, main, *args, brisk=brisk)
+        command = self.secure_command("tool", java_command(self.release, main, *args, brisk=brisk))
         done = subprocess.run(command, input=stdin, capture_output=True, check=False)
         if done.returncode != 0:
-            raise RuntimeError(f"{main} failed ({done.returncode}): {done.stdout[-1000:]!r} {done.stderr[-2000:]!r}")
+            raise ProgramFailed(f"{main} failed ({done.returncode}): {done.stdout[-1000:]!r} {done.stderr[-2000:]!r}")
         return done.stdout.decode(errors="replace")
 
     def create_topic(self, topic: str, partitions: int = 1, replication: int = 1, **configs: str) -> None:
@@ -412,9 +471,13 @@ class Cluster:
     def wait_topic(self, topic: str, partitions: int) -> None:
         """Wait until every broker knows the leaders and they serve: ZooKeeper names them before they do."""
         deadline = time.monotonic() + 30
-        while (missing := find_missing(self.bootstrap, topic, partitions)) is not None:
+        while (
+            missing := find_missing(
+                self.bootstrap, topic, partitions, list_offsets=int(not has_zookeeper(self.release))
+            )
+        ) is not None:
             if time.monotonic() > deadline:
-                raise RuntimeError(f"topic {topic} is not served: {missing}")
+                raise ProgramFailed(f"topic {topic} is not served: {missing}")
             time.sleep(0.02)
 
     def add_partitions(self, topic: str, total: int) -> None:
@@ -438,7 +501,7 @@ class Cluster:
         deadline = time.monotonic() + 60
         while len(self.segments(topic)) > 1:
             if time.monotonic() > deadline:
-                raise RuntimeError(f"retention leaves {self.segments(topic)}:\n{self.log_of('broker-0')[-2000:]}")
+                raise ProgramFailed(f"retention leaves {self.segments(topic)}:\n{self.log_of('broker-0')[-2000:]}")
             time.sleep(0.05)
         self.configure_topic(topic, retention_bytes="-1")
         return int(self.segments(topic)[0].stem)
@@ -446,6 +509,15 @@ class Cluster:
     def delete_topic(self, topic: str) -> None:
         """Ask for a topic's deletion; the controller carries it out in a moment."""
         self._topics("--delete", "--topic", topic)
+
+    def describe_group(self, group: str) -> str:
+        """Return what Kafka's tool says of a group that a broker coordinates."""
+        old = ["--new-consumer"] if self.release.startswith(("0.9", "0.10")) else []
+        return self._groups("kafka.admin.ConsumerGroupCommand", group, *old)
+
+    def _groups(self, main: str, group: str, *args: str) -> str:
+        words = ["--bootstrap-server", self.bootstrap, "--describe", "--group", group, *args]
+        return self.run_tool(main, *words, brisk=True)
 
     def _topics(self, *args: str) -> None:
         self.run_tool("kafka.admin.TopicCommand", "--zookeeper", self.zookeeper, *args, brisk=True)
@@ -483,12 +555,12 @@ class Cluster:
             "value.serializer": "org.apache.kafka.common.serialization.ByteArraySerializer",
             **{key.replace("_", "."): value for key, value in properties.items()},
         }
-        config = _write_properties(self.directory / f"{name}.properties", values)
+        config = write_properties(self.directory / f"{name}.properties", values)
         acks = self.directory / f"{name}.acks"
         with acks.open("wb") as out:
             process = self.spawn(
                 name,
-                self._client("LedgerProducer", str(config)),
+                self._client(self.release, "LedgerProducer", str(config)),
                 stdin=subprocess.PIPE,
                 stdout=out.fileno(),
             )
@@ -505,7 +577,7 @@ class Cluster:
         niceness: int = 0,
         **properties: str,
     ) -> JavaConsumer:
-        """Start the ZooKeeper-based Java high-level consumer (releases up to 1.1.1).
+        """Start the ZooKeeper-based Java high-level consumer: the cluster's own, or 1.1.1's where it has none.
 
         ``topic`` may name several, separated by commas. ``properties`` are its own with ``_`` for ``.``.
         """
@@ -518,22 +590,19 @@ class Cluster:
             "fetch.message.max.bytes": "4000000",
             **{key.replace("_", "."): value for key, value in properties.items()},
         }
-        config = _write_properties(self.directory / f"{name}.properties", values)
+        config = write_properties(self.directory / f"{name}.properties", values)
         what = f"topic:{topic}:{streams}" if topic else f"whitelist:{whitelist}:{streams}"
         if blacklist is not None:
             what = f"blacklist:{blacklist}:{streams}"
         records = self.directory / f"{name}.records"
+        command = self._client(old_consumer_release(self.release), "HighLevelConsumer", str(config), what)
         with records.open("wb") as out:
-            process = self.spawn(
-                name,
-                [*nice_command(niceness), *self._client("HighLevelConsumer", str(config), what)],
-                stdout=out.fileno(),
-            )
+            process = self.spawn(name, [*nice_command(niceness), *command], stdout=out.fileno())
         return JavaConsumer(self, name, process, records)
 
-    def _client(self, main: str, *args: str) -> list[str]:
-        classes = compile_clients(self.release)
-        return java_command(self.release, main, *args, heap="256m", classes=classes, brisk=True)
+    def _client(self, release: str, main: str, *args: str) -> list[str]:
+        """Return the command that runs one of our Java clients on the jars of ``release``."""
+        return java_command(release, main, *args, heap="256m", classes=compile_clients(release), brisk=True)
 
 
 @dataclass
@@ -604,12 +673,12 @@ class LedgerProducer:
         pipe.flush()
 
     def acknowledged(self) -> dict[tuple[str, int, int], Sent]:
-        """Return what was acknowledged so far, by (topic, partition, offset). Raises RuntimeError if one failed."""
+        """Return what was acknowledged so far, by (topic, partition, offset). Raises ProgramFailed if one failed."""
         ledger: dict[tuple[str, int, int], Sent] = {}
         for line in self.path.read_text().rpartition("\n")[0].splitlines():
             number, topic, partition, *offset = line.split("\t")
             if topic == "ERROR":
-                raise RuntimeError(f"record {number} was not acknowledged: {partition}")
+                raise ProgramFailed(f"record {number} was not acknowledged: {partition}")
             ledger[topic, int(partition), int(offset[0])] = self.sent[int(number)]
         return ledger
 
@@ -620,7 +689,7 @@ class LedgerProducer:
         self.cluster.processes.pop(self.name, None)
         ledger = self.acknowledged()
         if len(ledger) != len(self.sent):
-            raise RuntimeError(
+            raise ProgramFailed(
                 f"{len(self.sent)} sent, {len(ledger)} acknowledged:\n{self.cluster.log_of(self.name)[-2000:]}"
             )
         return ledger

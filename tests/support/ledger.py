@@ -42,6 +42,7 @@ class Ledger:
         self._lock = threading.Lock()
         self._sent = 0
         self._acknowledged: dict[tuple[str, int, int], Sent] = {}
+        self._times_ms: dict[tuple[str, int, int], int] = {}
         self._refused: list[str] = []
 
     def send(self, records: Iterable[Sent]) -> None:
@@ -74,6 +75,11 @@ class Ledger:
             raise NotAcknowledged(f"{self._sent} sent, {len(ledger)} acknowledged within {FLUSH_S} s")
         return ledger
 
+    def times_ms(self) -> Mapping[tuple[str, int, int], int]:
+        """Return the time that the producer has given each acknowledged record."""
+        with self._lock:
+            return dict(self._times_ms)
+
     def _delivered(self, record: Sent, error: KafkaError | None, message: Message) -> None:
         offset = message.offset()
         with self._lock:
@@ -81,6 +87,7 @@ class Ledger:
                 self._refused.append(str(error))
             else:
                 self._acknowledged[record.topic, record.partition, offset] = record
+                self._times_ms[record.topic, record.partition, offset] = message.timestamp()[1]
 
 
 def send_all(bootstrap: str, records: Iterable[Sent], codec: str = "none") -> Mapping[tuple[str, int, int], Sent]:

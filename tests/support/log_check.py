@@ -11,7 +11,7 @@ from zlib import crc32
 
 import google_crc32c
 
-from consumerd.embedded.log.files import LogFileSystem
+from consumerd.embedded.log.files import OsLogFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ def walk(data: bytes) -> Iterator[StoredUnit]:
         at = end
 
 
-def read_file(files: LogFileSystem, path: Path) -> bytes:
+def read_file(files: OsLogFiles, path: Path) -> bytes:
     """Return a file's content."""
     descriptor = files.open(path)
     try:
@@ -60,7 +60,7 @@ def read_file(files: LogFileSystem, path: Path) -> bytes:
         files.close(descriptor)
 
 
-def check_folder(files: LogFileSystem, folder: Path, *, indexed: bool) -> list[StoredUnit]:
+def check_folder(files: OsLogFiles, folder: Path, *, indexed: bool) -> list[StoredUnit]:
     """Check a partition's files and return all its units, in order.
 
     Segments must hold whole, intact units whose offsets rise over all files; ``indexed``: every one must have its indexes.
@@ -88,7 +88,7 @@ def check_folder(files: LogFileSystem, folder: Path, *, indexed: bool) -> list[S
     return units
 
 
-def _check_index(files: LogFileSystem, folder: Path, base: str, units: list[StoredUnit], *, indexed: bool) -> None:
+def _check_index(files: OsLogFiles, folder: Path, base: str, units: list[StoredUnit], *, indexed: bool) -> None:
     name = f"{base}.index"
     if name not in files.names(folder):
         assert not indexed, f"{name} is missing"
@@ -103,7 +103,7 @@ def _check_index(files: LogFileSystem, folder: Path, base: str, units: list[Stor
         before = (offset, position)
 
 
-def _check_time_index(files: LogFileSystem, folder: Path, base: str, units: list[StoredUnit], *, indexed: bool) -> None:
+def _check_time_index(files: OsLogFiles, folder: Path, base: str, units: list[StoredUnit], *, indexed: bool) -> None:
     name = f"{base}.timeindex"
     if name not in files.names(folder):
         assert not indexed, f"{name} is missing"

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from consumerd.embedded.log.files import LogFileSystem
+from consumerd.embedded.log.files import OsLogFiles
 from consumerd.embedded.log.log_directory import LogDirectory
 from consumerd.embedded.log.partition_log import Appended, PartitionLog
 from consumerd.embedded.log.settings import LogSettings
 from consumerd.model import TopicPartition
-from consumerd.wire.modern.building import NewRecord, build_record_set
+from consumerd.wire.modern.building import build_record_set
 from consumerd.wire.modern.record_set import decode_record_set
-from consumerd.wire.records import Record
+from consumerd.wire.records import NewRecord, Record
 from tests.support.log_check import StoredUnit, check_folder, read_file
 
 PARTITION = TopicPartition.modern("orders", 0)
@@ -59,7 +59,7 @@ def read_records(log: PartitionLog, start: int | None = None, *, max_bytes: int 
 class LogRig:
     """One log in a directory, with a clock that is moved by hand and a memory of what it has acknowledged."""
 
-    files: LogFileSystem
+    files: OsLogFiles
     path: Path = Path("/data")
     settings: LogSettings = field(default_factory=LogSettings)
     now_ms: int = START_MS

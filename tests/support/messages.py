@@ -11,7 +11,18 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from consumerd.wire.declaration import BYTES, RECORDS, ArrayOf, Fixed, Null, Variable, WireType, declaration_of
+from consumerd.wire.declaration import (
+    BYTES,
+    RECORDS,
+    UUID,
+    ArrayOf,
+    Fixed,
+    Null,
+    Unwrapped,
+    Variable,
+    WireType,
+    declaration_of,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,10 +53,16 @@ def _draw(wire: WireType, version: int, null: Null, values: Values) -> st.Search
     if isinstance(wire, Fixed):
         return _numbers(wire, values.edges)
     if isinstance(wire, Variable):
-        drawn = st.binary(max_size=40) if wire is BYTES else values.records if wire is RECORDS else values.texts
+        drawn = _variable(wire, values)
     else:
         drawn = _arrays(wire, version, 1 if null is Null.EMPTY else 0, values)
     return drawn if null is Null.FORBIDDEN else st.none() | drawn
+
+
+def _variable(wire: Variable, values: Values) -> st.SearchStrategy[Any]:
+    if wire is UUID:
+        return st.uuids(allow_nil=True)
+    return st.binary(max_size=40) if wire is BYTES else values.records if wire is RECORDS else values.texts
 
 
 def _numbers(wire: Fixed, edges: tuple[int, ...]) -> st.SearchStrategy[Any]:
@@ -61,6 +78,9 @@ def _arrays(wire: ArrayOf, version: int, least: int, values: Values) -> st.Searc
     element = wire.element
     if isinstance(element, Fixed | Variable):
         items = _draw(element, version, Null.FORBIDDEN, values)
+    elif isinstance(element, Unwrapped):
+        name = element.field
+        items = messages(element.message, version, values).map(lambda one: getattr(one, name))
     else:
         items = messages(element, version, values)
     return st.lists(items, min_size=least, max_size=4).map(tuple)

@@ -38,6 +38,10 @@ class MixedGroup:
     group: str
     topics: Mapping[str, int]
     """Topic to its number of partitions."""
+    section: Mapping[str, Any] | None = None
+    """The section ``cluster`` of our members' settings; None for the cluster's own."""
+    environment: Mapping[str, str] | None = None
+    """Added to the environment of our members."""
     daemons: list[Daemon] = field(default_factory=list)
     """Every one of ours that was ever started."""
     java: list[JavaConsumer] = field(default_factory=list)
@@ -63,6 +67,8 @@ class MixedGroup:
         pattern: str | None = None,
         exclude: str | None = None,
         niceness: int = 0,
+        sink: Mapping[str, Any] | None = None,
+        offsets: Mapping[str, Any] | None = None,
         **rebalance: int,
     ) -> Daemon:
         """Start one of ours, by a pattern or else by the topics' names; ``rebalance`` are settings of that section."""
@@ -72,11 +78,15 @@ class MixedGroup:
             topics=() if pattern else tuple(self.topics),
             pattern=pattern,
             group={"streams": streams, "assignor": assignor},
+            sink=sink,
+            offsets=offsets or {},
             rebalance=rebalance,
+            **({} if self.section is None else {"cluster": self.section}),
         )
         if exclude is not None:
             settings["subscriptions"][0]["exclude"] = exclude
-        daemon = Daemon(self.directory, f"daemon-{len(self.daemons)}", settings, niceness=niceness)
+        name = f"daemon-{len(self.daemons)}"
+        daemon = Daemon(self.directory, name, settings, niceness=niceness, environment=self.environment or {})
         self.daemons.append(self._stack.enter_context(daemon))
         return daemon
 

@@ -13,9 +13,9 @@ from tests.support.landing_reader import LandedPartition, read_landing
 
 
 def offsets(zookeeper: str, group: str, verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run one of the commands to its end."""
-    command = [sys.executable, "-m", "consumerd", "offsets", verb, "-z", zookeeper, "-g", group, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
+    """Run one of the commands, such as ``show`` or ``migrate plan``, to its end."""
+    command = [sys.executable, "-m", "consumerd", "offsets", *verb.split(), "-z", zookeeper, "-g", group, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL)
 
 
 def rows(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:

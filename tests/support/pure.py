@@ -8,7 +8,9 @@ from contextlib import contextmanager
 
 from consumerd.wire import kernel
 
-_PARTS = ("records", "messages", "snappy", "lz4", "gather", "lines", "memory", "fold")
+_PARTS = (
+    "records", "messages", "legacy", "snappy", "lz4", "gather", "lines", "memory", "fold", "building",
+)  # fmt: skip
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from array import array
 from collections.abc import Iterable, Sequence
 
 from consumerd.model import Gap, TimestampType, TopicPartition
-from consumerd.wire.records import NULL_SPAN, Headers, Record, RecordBatch
+from consumerd.wire.record_fields import NULL_SPAN, Headers
+from consumerd.wire.records import Record, RecordBatch
 
 
 def record(
@@ -33,9 +34,13 @@ def build_batch(
     start: int | None = None,
     next_offset: int | None = None,
     gaps: Sequence[Gap] = (),
+    next_offsets: Sequence[int] = (),
     framing: bytes = b"\xff\x00",
 ) -> RecordBatch:
-    """Make a batch of these records. ``framing`` stands between the fields in the buffer and belongs to none."""
+    """Make a batch of these records. ``framing`` stands between the fields in the buffer and belongs to none.
+
+    ``next_offsets`` are the offsets after the records, where these are not each record's offset plus one.
+    """
     rows = list(records)
     first = start if start is not None else rows[0].offset
     end = next_offset if next_offset is not None else rows[-1].offset + 1
@@ -66,6 +71,7 @@ def build_batch(
         header_starts=header_starts if with_headers else array("q"),
         header_ends=header_ends if with_headers else array("q"),
         indexes=array("q", [row.index for row in rows]) if any(row.index for row in rows) else array("q"),
+        next_offsets=array("q", next_offsets),
         gaps=tuple(gaps),
         size_bytes=len(buffer),
     )

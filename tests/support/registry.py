@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
@@ -120,13 +120,20 @@ class Registry:
         )
 
 
+class Positions(Protocol):
+    """Where the positions of a group are read: in ZooKeeper, or of its coordinator."""
+
+    def offsets(self, group: str, topic: str, /) -> Mapping[int, int]:
+        """Return the positions by partition."""
+
+
 class CommitWatch:
     """Reads the stored positions again and again, and remembers every one that went backwards. A context manager.
 
     Leaving raises what reading failed with: a watch that has died has seen nothing.
     """
 
-    def __init__(self, registry: Registry, group: str, topic: str) -> None:
+    def __init__(self, registry: Positions, group: str, topic: str) -> None:
         self._registry, self._group, self._topic = registry, group, topic
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="commits", daemon=True)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from consumerd.errors import ConnectionLost, ConsumerdError
 from consumerd.net.address import Address
@@ -71,8 +71,8 @@ Handler = Callable[[Any, int], Answer]
 
 def encode_response(correlation_id: int, request: Request[Any], version: int, response: object) -> bytes:
     """Return a whole response frame."""
-    body = compile_codec(type(request).response, version).encode(response)
-    return encode_frame(correlation_id.to_bytes(_CORRELATION_BYTES) + body)
+    codec = compile_codec(type(request).response, version)
+    return encode_frame(correlation_id.to_bytes(_CORRELATION_BYTES) + codec.header_tags + codec.encode(response))
 
 
 def listing(ranges: Mapping[ApiKey, tuple[int, int]]) -> ApiVersionsResponse:
@@ -82,6 +82,16 @@ def listing(ranges: Mapping[ApiKey, tuple[int, int]]) -> ApiVersionsResponse:
             ApiVersionRange(api_key=key, min_version=first, max_version=last) for key, (first, last) in ranges.items()
         )
     )
+
+
+class Peer(Protocol):
+    """The other side of a connection in memory, such as :class:`ScriptedBroker`."""
+
+    def react(self, body: bytes) -> tuple[bytes | Reaction, float, bool]:
+        """Take a request's frame body; return what to send, after how long, and whether to close then."""
+
+    def asked(self, kind: type[Any]) -> list[Any]:
+        """Return the requests of one kind so far."""
 
 
 @dataclass
@@ -109,7 +119,8 @@ class ScriptedBroker:
         view = memoryview(body)
         header, at = HEADER_CODEC.read(view, 0, len(view))
         kind = REQUESTS[ApiKey(header.api_key)]
-        request = compile_codec(kind, header.api_version).decode(view[at:])
+        codec = compile_codec(kind, header.api_version)
+        request = codec.decode(codec.skip_header_tags(view[at:]))
         self.requests.append((request, header.api_version))
         self.correlation_ids.append(header.correlation_id)
         handler = self.handlers.get(kind)
@@ -133,7 +144,7 @@ class FakeStream:
     ``stalled`` makes :meth:`drain` wait, as a peer that takes nothing does.
     """
 
-    def __init__(self, address: Address, receiver: FrameReceiver, broker: ScriptedBroker, latency_s: float) -> None:
+    def __init__(self, address: Address, receiver: FrameReceiver, broker: Peer, latency_s: float) -> None:
         self.address = address
         self.closed = False
         self.written: list[bytes] = []
@@ -204,7 +215,7 @@ class FakeNetwork:
     """A ``net.stream.StreamConnector`` over scripted brokers; an address without one refuses."""
 
     def __init__(self, *, latency_s: float = 0.001) -> None:
-        self.brokers: dict[Address, ScriptedBroker] = {}
+        self.brokers: dict[Address, Peer] = {}
         self.streams: list[FakeStream] = []
         self.attempts: list[tuple[float, Address]] = []
         self.connect_s = 0.0

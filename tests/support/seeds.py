@@ -9,9 +9,12 @@ from __future__ import annotations
 import os
 import random
 import zlib
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, TypeVar
 
 _VARIABLE: Final = "CONSUMERD_SEED"
+
+T = TypeVar("T")
 
 
 def run_seed() -> int:
@@ -24,3 +27,11 @@ def draw_seed(what: str) -> int:
     seed = zlib.crc32(f"{run_seed()}:{what}".encode()) >> 1
     print(f"seed {seed} of {what}; {_VARIABLE}={run_seed()} gives it again")  # noqa: T201 - shown when the test fails
     return seed
+
+
+def some_of(what: str, cases: Sequence[T], count: int) -> list[T]:
+    """Return ``count`` of the cases of a slow test, in their order: other ones for another seed, all with the full matrix."""
+    if os.environ.get("CONSUMERD_FULL_MATRIX") == "1":
+        return list(cases)
+    chosen = random.Random(zlib.crc32(f"{run_seed()}:{what}".encode())).sample(range(len(cases)), count)
+    return [cases[at] for at in sorted(chosen)]

@@ -20,6 +20,7 @@ from consumerd.embedded.server import BrokerServer, listen
 from consumerd.embedded.topics import InvalidTopic, Topic, TopicExists
 from consumerd.model import BrokerId, TopicPartition, find_topic_fault
 from consumerd.wire.modern.metadata import MetadataBroker
+from consumerd.zk.znodes import PartitionStateNode
 
 BROKER = BrokerId(0)
 
@@ -43,14 +44,19 @@ class FolderTopics:
         """See Topics."""
         return self._topics.get(topic)
 
-    def partitions(self, topic: str) -> Sequence[int] | None:
-        """See Topics."""
-        found = self._topics.get(topic)
-        return found.partitions if found is not None else None
-
     def find_log(self, partition: TopicPartition) -> PartitionLog | None:
         """See Topics."""
         return self._logs.get(partition)
+
+    def find_state(self, partition: TopicPartition) -> PartitionStateNode | None:
+        """See Topics."""
+        if partition not in self._logs:
+            return None
+        return PartitionStateNode(leader=BROKER, leader_epoch=0, isr=(BROKER,), controller_epoch=1)
+
+    def is_follower(self, partition: TopicPartition) -> bool:
+        """See Topics: there is no other broker."""
+        return False
 
     def logs(self) -> Sequence[PartitionLog]:
         """See Topics."""
@@ -61,23 +67,33 @@ class FolderTopics:
         assert not config
         self.add(topic, partitions)
 
+    async def extend(self, topic: str, partitions: int) -> None:
+        """See Topics."""
+        known = self._topics.pop(topic)
+        self._open(topic, range(len(known.partitions), partitions), self._settings)
+        self._topics[topic] = Topic(name=topic, replicas=dict.fromkeys(range(partitions), (BROKER,)))
+        self._tell(topic)
+
     def add(self, topic: str, partitions: int = 1, settings: LogSettings | None = None) -> None:
         """Create a topic, with settings that are not the broker's if a test wants it."""
         if find_topic_fault(topic):
             raise InvalidTopic(topic)
         if topic in self._topics:
             raise TopicExists(topic)
-        for number in range(partitions):
+        self._open(topic, range(partitions), settings or self._settings)
+        self._topics[topic] = Topic(name=topic, replicas=dict.fromkeys(range(partitions), (BROKER,)))
+        self._tell(topic)
+
+    def _open(self, topic: str, numbers: range, settings: LogSettings) -> None:
+        for number in numbers:
             partition = TopicPartition.modern(topic, number)
             self._logs[partition] = PartitionLog.open(
                 self._directory,
                 partition,
-                settings=settings or self._settings,
+                settings=settings,
                 files=self._faults.files,
                 now_ms=lambda: time.time_ns() // 1_000_000,
             )
-        self._topics[topic] = Topic(name=topic, replicas=dict.fromkeys(range(partitions), (BROKER,)))
-        self._tell(topic)
 
     async def delete(self, topic: str) -> None:
         """See Topics; the files stay."""
@@ -149,7 +165,7 @@ async def served_logs(
                 topics,
                 appender,
                 faults,
-                broker=lambda: MetadataBroker(node_id=BROKER, host="127.0.0.1", port=server.port),
+                broker=MetadataBroker(node_id=BROKER, host="127.0.0.1", port=server.port),
                 cluster_id=lambda: "served-logs",
                 partitions_of_new=partitions_of_new,
             )

@@ -18,11 +18,13 @@ R = TypeVar("R")
 _PATIENCE_S: Final = 5.0
 
 
-def find_missing(bootstrap: str, topic: str, partitions: int) -> str | None:
+def find_missing(bootstrap: str, topic: str, partitions: int, *, list_offsets: int = 0) -> str | None:
     """Return what a topic lacks until every broker that is up knows a leader of each partition, and each leader serves it;
-    None where it lacks nothing. ``bootstrap`` is ``host:port,...``.
+    None where it lacks nothing. ``bootstrap`` is ``host:port,...``; ``list_offsets`` a version of that request which they
+    have: 4.0 dropped the oldest.
     """
     leaders: dict[tuple[str, int], list[int]] = {}
+    told: dict[str, dict[int, int]] = {}
     for address in bootstrap.split(","):
         host, _, port = address.rpartition(":")
         try:
@@ -39,16 +41,23 @@ def find_missing(bootstrap: str, topic: str, partitions: int) -> str | None:
             if one.leader not in brokers:
                 return f"{address} knows of no leader of partition {one.partition}"
             leaders[brokers[one.leader]].append(one.partition)
+        told[address] = {one.partition: one.leader for one in known.partitions}
     if not leaders:
         return f"none of {bootstrap} answers"
+    if any(one != told[address] for one in told.values()):
+        # a partition has just moved: a client that asks the broker that is behind would go to the leader before
+        return f"the brokers do not agree who leads: {told}"
     for leader, numbers in leaders.items():
         asked = tuple(ListPartition(partition=number, timestamp=LATEST_TIMESTAMP) for number in numbers)
         try:
-            answer = _ask(leader, ListOffsetsRequest(topics=(ListTopic(topic=topic, partitions=asked),)), 0)
+            answer = _ask(leader, ListOffsetsRequest(topics=(ListTopic(topic=topic, partitions=asked),)), list_offsets)
         except OSError as error:
             return f"{leader}: {error}"
         refused = [
-            one for answered in answer.topics for one in answered.partitions if one.error_code or not one.offsets
+            one
+            for answered in answer.topics
+            for one in answered.partitions
+            if one.error_code or not (one.offsets or list_offsets)
         ]
         if refused:
             return f"{leader} does not serve {refused}"

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import enum
 import socket
+import ssl
 import struct
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -44,6 +45,8 @@ class Action(enum.Enum):
     """Held back, and everything after it, until healed."""
     BLACKHOLE_AFTER = enum.auto()
     """Forwarded; everything after it is held back until healed."""
+    HOLD = enum.auto()
+    """Held back until healed, with what follows on its connection in this direction; other connections go on."""
 
 
 FrameHook = Callable[[Direction, bytes], Action]
@@ -86,17 +89,26 @@ class TcpProxy:
 
     ``on_frame`` and ``delay_s`` (how late answers are passed on, at least: what comes meanwhile waits behind them) may be
     set at any time. Every method acts at once, on all connections. A protocol without lengths needs ``framed=False``:
-    then bytes are never kept back to make a frame.
+    then bytes are never kept back to make a frame. With ``tls`` clients speak TLS; the target is spoken to in plain text.
     """
 
-    def __init__(self, target_port: int, *, target_host: str = _HOST, framed: bool = True) -> None:
+    def __init__(
+        self,
+        target_port: int,
+        *,
+        target_host: str = _HOST,
+        framed: bool = True,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._target = (target_host, target_port)
+        self._tls = tls
         self._framed = framed
         self._port = 0
         self._server: asyncio.Server | None = None
         self._tasks = asyncio.TaskGroup()
         self._writers: dict[asyncio.Task[None], list[asyncio.StreamWriter]] = {}
         self._gates = {direction: asyncio.Event() for direction in Direction}
+        self._healed = asyncio.Event()
         self._truncate_at: int | None = None
         self._cut_at: dict[Direction, int] = {}
         self.carried = dict.fromkeys(Direction, 0)
@@ -158,6 +170,8 @@ class TcpProxy:
         """Forward again, beginning with what was held back."""
         for gate in self._gates.values():
             gate.set()
+        self._healed.set()
+        self._healed = asyncio.Event()
 
     def blackhole(self, *directions: Direction) -> None:
         """Hold back everything (or one direction only: half-open), closes included."""
@@ -171,7 +185,9 @@ class TcpProxy:
     async def listen(self) -> None:
         """Accept connections (again)."""
         if self._server is None:
-            self._server = await asyncio.start_server(self._accept, _HOST, self._port, limit=_CHUNK_BYTES)
+            self._server = await asyncio.start_server(
+                self._accept, _HOST, self._port, limit=_CHUNK_BYTES, ssl=self._tls
+            )
             self._port = self._server.sockets[0].getsockname()[1]
 
     # -- events
@@ -250,6 +266,8 @@ class TcpProxy:
             return
         if action is Action.BLACKHOLE:
             self.blackhole()
+        if action is Action.HOLD:
+            await self._healed.wait()
         await self._gates[direction].wait()
         if direction is Direction.TO_CLIENT and self._truncate_at is not None:
             piece, self._truncate_at = piece[: self._truncate_at], None

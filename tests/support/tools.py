@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Final
 import pytest
 
 from tests.support.kafka import KafkaUnavailable
+from tests.support.kdc import PACKAGES, find_program
 
 KUSTOMIZE: Final = "go install sigs.k8s.io/kustomize/kustomize/v5@v5.8.1"
 """Command that installs kustomize, which Debian does not have; into `GOBIN`, which must be in the PATH."""
@@ -26,6 +28,22 @@ def require_tool(name: str, package: str = "", *, command: str | None = None) ->
     if found is not None:
         return found
     reason = f"{name} is not installed: {command or f'apt-get install --no-install-recommends {package}'}"
+    if os.environ.get("CONSUMERD_REQUIRE_TOOLS") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def require_kerberos() -> None:
+    """Skip the test without Kerberos: Debian's server and tools, and the library gssapi of the extra ``kerberos``.
+
+    With ``CONSUMERD_REQUIRE_TOOLS=1`` it fails instead.
+    """
+    missing = [name for name in ("krb5kdc", "kdb5_util", "kadmin.local", "kinit") if find_program(name) is None]
+    reason = f"{', '.join(missing)} not installed: apt-get install --no-install-recommends {PACKAGES}"
+    if not missing and importlib.util.find_spec("gssapi") is not None:
+        return
+    if not missing:
+        reason = "the library gssapi is not installed: apt-get install libkrb5-dev; pip install -e '.[kerberos]'"
     if os.environ.get("CONSUMERD_REQUIRE_TOOLS") == "1":
         pytest.fail(reason)
     pytest.skip(reason)

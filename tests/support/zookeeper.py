@@ -9,15 +9,21 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
+import ssl
 import struct
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 from consumerd.aio.clock import boottime
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper, get_zookeeper_jars
 from consumerd.zk.aiozk_client import AiozkClient
+from consumerd.zk.authentication import SaslTokens
+from consumerd.zk.node_acl import AclProfile
 from tests.support.kafka import four_letter, jars
 from tests.support.tcp_proxy import Action, Direction, FrameHook
 
@@ -32,6 +38,7 @@ LIST_WITH_STAT: Final = 12
 MULTI: Final = 14
 AUTH: Final = 100
 SET_WATCHES: Final = 101
+SASL: Final = 102
 
 
 def server_jars() -> tuple[Path, ...]:
@@ -40,16 +47,40 @@ def server_jars() -> tuple[Path, ...]:
     return tuple(sorted(jars(release).glob("*.jar"))) if release else get_zookeeper_jars()
 
 
-def make_server(directory: Path | None = None, *, port: int | None = None, tick_ms: int = 500) -> EmbeddedZooKeeper:
-    """Return a server that is not entered yet."""
-    return EmbeddedZooKeeper(directory, jars=server_jars(), port=port, tick_ms=tick_ms)
+def make_server(
+    directory: Path | None = None,
+    *,
+    port: int | None = None,
+    tick_ms: int = 500,
+    users: Mapping[str, str] | None = None,
+) -> EmbeddedZooKeeper:
+    """Return a server that is not entered yet. Without ``directory``, it has a temporary folder, removed on leaving."""
+    if directory is None:
+        return _TemporaryZooKeeper(jars=server_jars(), port=port, tick_ms=tick_ms, users=users)
+    return EmbeddedZooKeeper(directory, jars=server_jars(), port=port, tick_ms=tick_ms, users=users)
+
+
+class _TemporaryZooKeeper(EmbeddedZooKeeper):
+    def __init__(
+        self, *, jars: Sequence[Path], port: int | None, tick_ms: int, users: Mapping[str, str] | None
+    ) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="consumerd-zookeeper-"))
+        super().__init__(self._folder, jars=jars, port=port, tick_ms=tick_ms, users=users)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await super().__aexit__(kind, error, traceback)
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 @contextmanager
-def run_server() -> Iterator[EmbeddedZooKeeper]:
+def run_server(users: Mapping[str, str] | None = None) -> Iterator[EmbeddedZooKeeper]:
     """Run a real server from synchronous code: for fixtures that outlive the event loop of one test."""
     with asyncio.Runner() as runner:
-        zookeeper = make_server(tick_ms=250)
+        zookeeper = make_server(tick_ms=250, users=users)
         runner.run(zookeeper.__aenter__())
         try:
             yield zookeeper
@@ -63,7 +94,9 @@ def make_client(
     session_timeout_s: float = 6.0,
     now: Callable[[], float] = boottime,
     auth: tuple[str, bytes] | None = None,
-    private: bool = False,
+    acl: AclProfile = AclProfile.OPEN,
+    sasl: SaslTokens | None = None,
+    tls: ssl.SSLContext | None = None,
     call_timeout_s: float | None = None,
     random: Callable[[], float] = random.random,
 ) -> AiozkClient:
@@ -74,7 +107,9 @@ def make_client(
         now=now,
         random=random,
         auth=auth,
-        private=private,
+        acl=acl,
+        sasl=sasl,
+        tls=tls,
         call_timeout_s=call_timeout_s,
     )
 

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 from consumerd.wire.apikeys import ApiKey
 from consumerd.wire.framing import SIZE_BYTES, decode_frame_size, encode_frame
 from consumerd.wire.modern.api_versions import ApiVersionsRequest
-from consumerd.wire.modern.building import NewRecord, build_record_set
+from consumerd.wire.modern.building import build_record_set
 from consumerd.wire.modern.consumer_protocol import (
     PROTOCOL_TYPE,
     AssignedTopic,
@@ -40,7 +40,7 @@ from consumerd.wire.modern.fetch import (
     FetchTopic,
     ForgottenTopic,
 )
-from consumerd.wire.modern.find_coordinator import FindCoordinatorRequest
+from consumerd.wire.modern.find_coordinator import TRANSACTION, FindCoordinatorRequest
 from consumerd.wire.modern.groups import (
     NO_MEMBER_ID,
     DescribeGroupsRequest,
@@ -63,6 +63,28 @@ from consumerd.wire.modern.metadata import MetadataRequest
 from consumerd.wire.modern.offset_commit import CommitPartition, CommitTopic, OffsetCommitRequest
 from consumerd.wire.modern.offset_fetch import OffsetFetchRequest, OffsetFetchTopic
 from consumerd.wire.modern.produce import ACKS_ALL, ProducePartition, ProduceRequest, ProduceTopic
+from consumerd.wire.modern.topic_administration import (
+    TOPIC_RESOURCE,
+    ConfigResource,
+    CreatableTopic,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DescribeConfigsRequest,
+    ExtendableTopic,
+    ReplicaAssignment,
+    TopicConfig,
+)
+from consumerd.wire.modern.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TransactionTopic,
+    TxnCommitPartition,
+    TxnCommitTopic,
+    TxnOffsetCommitRequest,
+)
+from consumerd.wire.records import NewRecord
 from consumerd.wire.schema import Request
 from consumerd.wire.session import CORRELATION_BYTES, HEADER_CODEC, RequestHeader, encode_request
 from tests.support.frames import VECTORS
@@ -337,13 +359,13 @@ def record_groups(recorder: Recorder, newest: int) -> None:
     recorder.ask("nothing kept", committed("nobody"), 0)
     recorder.ask("nothing kept", committed("nobody"), 1)
     joined = recorder.ask("first member", join(rebalance_timeout_ms=5000), newest + 1)
-    member = {"group_id": GROUP, "generation_id": joined.generation_id, "member_id": joined.member_id}
+    member: dict[str, Any] = {"group_id": GROUP, "generation_id": joined.generation_id, "member_id": joined.member_id}
     assignments = (MemberAssignment(member_id=joined.member_id, assignment=ASSIGNMENT),)
     recorder.ask("before the assignment", HeartbeatRequest(**member), newest)
     recorder.ask("leader", SyncGroupRequest(**member, assignments=assignments), newest)
     recorder.ask("in time", HeartbeatRequest(**member), newest)
     recorder.ask("old generation", HeartbeatRequest(**(member | {"generation_id": 0})), newest)
-    of_member = {key: member[key] for key in ("generation_id", "member_id")}
+    of_member: dict[str, Any] = {key: member[key] for key in ("generation_id", "member_id")}
     recorder.ask("of a member", commit(1, "of a member", **of_member), commit_version)
     recorder.ask("kept for a day", commit(4, None, retention_time_ms=86_400_000, **of_member), commit_version)
     recorder.ask("old generation", commit(2, "m", **(of_member | {"generation_id": 0})), commit_version)
@@ -385,6 +407,136 @@ def record_produced_2_8(recorder: Recorder) -> None:
     record_produced(recorder, {6: (1, 4), 7: (0, 4)})
 
 
+# -- transactions and topics
+
+
+TRANSACTIONAL_ID: Final = "mirror-t-0"
+
+
+def write_in_transaction(producer: tuple[int, int, int], *, transactional: bool = True) -> ProduceRequest:
+    """Return a request of a producer with an id to write three records; ``producer`` is id, epoch and base sequence."""
+    records = [NewRecord(key=b"key", value=b"value %d" % number, timestamp=1000) for number in range(3)]
+    record_set = build_record_set(records, magic=2, producer=producer, transactional=transactional)
+    topics = (ProduceTopic(topic=TOPIC, partitions=(ProducePartition(partition=0, record_set=record_set),)),)
+    return ProduceRequest(
+        transactional_id=TRANSACTIONAL_ID if transactional else None, acks=ACKS_ALL, timeout_ms=5000, topics=topics
+    )
+
+
+def _ask_until(recorder: Recorder, note: str, request: Request[Any], version: int, passing: set[int]) -> Any:
+    """Ask until the answer has another error code than these, and keep only that answer."""
+    deadline = time.monotonic() + 30.0
+    while True:
+        kept = len(recorder.frames)
+        answer = recorder.ask(note, request, version)
+        code = answer.error_code if hasattr(answer, "error_code") else answer.topics[0].partitions[0].error_code
+        if code not in passing:
+            return answer
+        del recorder.frames[kept:]
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{note}: still error {code}")
+        time.sleep(0.1)
+
+
+def record_transactions_1_1(recorder: Recorder) -> None:
+    """A transaction through its life, and what is refused."""
+    loading, absent, concurrent = 14, 15, 51
+    find = FindCoordinatorRequest(key=TRANSACTIONAL_ID, key_type=TRANSACTION)
+    _ask_until(recorder, "a transactional id's", find, 1, {absent})
+    alone = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+    idempotent = recorder.ask("idempotent only", alone, 0)
+    sequence = idempotent.producer_id, idempotent.producer_epoch
+    recorder.ask("first batch", write_in_transaction((*sequence, 0), transactional=False), 3)
+    recorder.ask("the same batch again", write_in_transaction((*sequence, 0), transactional=False), 3)
+    recorder.ask("a gap in the sequence", write_in_transaction((*sequence, 4), transactional=False), 3)
+    begin = InitProducerIdRequest(transactional_id=TRANSACTIONAL_ID, transaction_timeout_ms=60_000)
+    timeout = InitProducerIdRequest(transactional_id=TRANSACTIONAL_ID, transaction_timeout_ms=1 << 30)
+    first = _ask_until(recorder, "first of its id", begin, 0, {loading, absent, concurrent})
+    recorder.ask("timeout too long", timeout, 0)
+    producer = first.producer_id, first.producer_epoch
+    names = {"transactional_id": TRANSACTIONAL_ID, "producer_id": producer[0], "producer_epoch": producer[1]}
+    recorder.ask("without its partition", write_in_transaction((*producer, 0)), 3)
+    add = AddPartitionsToTxnRequest(**names, topics=(TransactionTopic(topic=TOPIC, partitions=(0,)),))
+    absent_too = AddPartitionsToTxnRequest(
+        **names,
+        topics=(
+            TransactionTopic(topic=TOPIC, partitions=(0,)),
+            TransactionTopic(topic="absent", partitions=(0,)),
+        ),
+    )
+    recorder.ask("a topic that is not there", absent_too, 0)
+    recorder.ask("a partition", add, 0)
+    recorder.ask("in a transaction", write_in_transaction((*producer, 0)), 3)
+    recorder.ask("a group", AddOffsetsToTxnRequest(**names, group_id=GROUP), 0)
+    find_coordinator(recorder, 1)
+    offsets = (TxnCommitTopic(topic=TOPIC, partitions=(TxnCommitPartition(partition=0, offset=3, metadata="m"),)),)
+    recorder.ask("a group's offset", TxnOffsetCommitRequest(**names, group_id=GROUP, topics=offsets), 0)
+    recorder.ask("before the commit", committed(), 3)
+    recorder.ask("read committed, open", fetch(isolation_level=READ_COMMITTED), 4)
+    recorder.ask("commit", EndTxnRequest(**names, committed=True), 0)
+    recorder.ask("commit again", EndTxnRequest(**names, committed=True), 0)
+    recorder.ask("abort of a committed one", EndTxnRequest(**names, committed=False), 0)
+    _ask_until(recorder, "next transaction", add, 0, {concurrent})
+    recorder.ask("after the commit", committed(), 3)
+    recorder.ask("in the next one", write_in_transaction((*producer, 3)), 3)
+    second = _ask_until(recorder, "second of its id", begin, 0, {concurrent})
+    recorder.ask("fenced", add, 0)
+    recorder.ask("fenced", EndTxnRequest(**names, committed=True), 0)
+    recorder.ask("fenced", write_in_transaction((*producer, 6)), 3)
+    assert second.producer_epoch > producer[1]
+    wrong = names | {"producer_id": producer[0] + 1000}
+    recorder.ask("another producer id", EndTxnRequest(**wrong, committed=True), 0)
+    recorder.ask("read committed, aborted", fetch(isolation_level=READ_COMMITTED), 4)
+
+
+def record_topics_1_1(recorder: Recorder) -> None:
+    """Topics created and extended, and their configuration."""
+
+    def creatable(topic: str, partitions: int = 3, replicas: int = 1, **configs: str) -> CreatableTopic:
+        settings = tuple(TopicConfig(name=name.replace("_", "."), value=value) for name, value in configs.items())
+        return CreatableTopic(
+            topic=topic, partition_count=partitions, replication_factor=replicas, assignments=(), configs=settings
+        )
+
+    def create(*topics: CreatableTopic, **more: Any) -> CreateTopicsRequest:
+        return CreateTopicsRequest(topics=topics, timeout_ms=10_000, **more)
+
+    recorder.ask("a topic", create(creatable("made", cleanup_policy="compact")), 0)
+    recorder.ask("a topic that is there", create(creatable("made")), 1)
+    recorder.ask("validated only", create(creatable("unmade"), validate_only=True), 1)
+    refused = [
+        creatable("no such setting", cleanup_policy="wrong"),
+        creatable("wrong", cleanup_policy="wrong"),
+        creatable("unknown", no_such_config="1"),
+        creatable("replicas", replicas=7),
+        creatable("none", partitions=0),
+    ]
+    recorder.ask("refused", create(*refused), 2)
+    placed = CreatableTopic(
+        topic="placed",
+        partition_count=-1,
+        replication_factor=-1,
+        assignments=(ReplicaAssignment(partition=0, replicas=(0,)), ReplicaAssignment(partition=1, replicas=(0,))),
+        configs=(),
+    )
+    recorder.ask("placed", create(placed), 2)
+    for note, topic, count in (
+        ("more", "made", 5),
+        ("fewer", "made", 4),
+        ("as many", "made", 5),
+        ("a topic that is not there", "absent", 2),
+    ):
+        extended = (ExtendableTopic(topic=topic, count=count, assignments=None),)
+        recorder.ask(note, CreatePartitionsRequest(topics=extended, timeout_ms=10_000, validate_only=False), 0)
+    for version in (0, 1):
+        for note, topic, names in (
+            ("some of a topic", "made", ("cleanup.policy", "retention.ms", "max.message.bytes", "no.such.config")),
+            ("a topic that is not there", "absent", ("cleanup.policy",)),
+        ):
+            resource = ConfigResource(resource_type=TOPIC_RESOURCE, resource_name=topic, names=names)
+            recorder.ask(note, DescribeConfigsRequest(resources=(resource,)), version)
+
+
 # -- clusters
 
 
@@ -405,6 +557,8 @@ RELEASES: Final[dict[str, dict[str, Callable[[Recorder], None]]]] = {
         "": record_1_1,
         "-groups": lambda recorder: record_groups(recorder, 1),
         "-produced": record_produced_1_1,
+        "-topics": record_topics_1_1,
+        "-transactions": record_transactions_1_1,
     },
     "2.8.2": {"": record_2_8, "-produced": record_produced_2_8},
 }

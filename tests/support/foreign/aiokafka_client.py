@@ -9,6 +9,7 @@ from typing import Any
 
 import aiokafka
 import aiokafka.admin
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 
 from consumerd.aio.timeouts import timeout
@@ -16,13 +17,23 @@ from tests.support.foreign.client import PATIENCE_S, Answer, ForeignClient, Memb
 
 
 class AiokafkaMember:
-    """A member of a group, by aiokafka."""
+    """A member of a group, by aiokafka; its assignors are aiokafka's own, unless given. ``login`` is aiokafka's for SASL."""
 
-    def __init__(self, bootstrap: str, group: str, topic: str, name: str) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        group: str,
+        topic: str,
+        name: str,
+        assignors: Sequence[Any] = (RoundRobinPartitionAssignor,),
+        **login: str,
+    ) -> None:
         self._runner = asyncio.Runner()
-        self._consumer = self._runner.run(self._start(bootstrap, group, topic, name))
+        self._consumer = self._runner.run(self._start(bootstrap, group, topic, name, assignors, login))
 
-    async def _start(self, bootstrap: str, group: str, topic: str, name: str) -> Any:
+    async def _start(
+        self, bootstrap: str, group: str, topic: str, name: str, assignors: Sequence[Any], login: Mapping[str, str]
+    ) -> Any:
         consumer = aiokafka.AIOKafkaConsumer(
             topic,
             bootstrap_servers=bootstrap,
@@ -32,6 +43,8 @@ class AiokafkaMember:
             enable_auto_commit=False,
             session_timeout_ms=6000,
             heartbeat_interval_ms=200,
+            partition_assignment_strategy=tuple(assignors),
+            **login,
         )
         await consumer.start()
         return consumer

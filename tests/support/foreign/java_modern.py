@@ -15,26 +15,31 @@ from tests.support.foreign.client import PATIENCE_S, Answer, ForeignClient, Memb
 from tests.support.kafka import compile_java, java_command
 
 RELEASE: Final = "1.1.1"
-_SOURCE: Final = Path(__file__).parent / "java" / "ModernClients.java"
+_CLIENTS: Final = Path(__file__).parent / "java" / "ModernClients.java"
+_MEMBER: Final = _CLIENTS.with_name("GroupMember.java")
+"""Compiles against every release; the other one needs the admin client of 1.1."""
 
 
 class JavaFailed(Exception):
     """What the Java client raised, or that it ended."""
 
 
-def _command(*arguments: str) -> list[str]:
-    classes = compile_java(RELEASE, [_SOURCE])
-    return java_command(RELEASE, _SOURCE.stem, *arguments, heap="128m", classes=classes, brisk=True)
+def _command(release: str, source: Path, *arguments: str) -> list[str]:
+    classes = compile_java(release, [source])
+    return java_command(release, source.stem, *arguments, heap="128m", classes=classes, brisk=True)
 
 
 class JavaMember:
-    """A member of a group: a process that prints what comes of it."""
+    """A member of a group, by a release's KafkaConsumer: a process that prints what comes of it, into ``directory``."""
 
-    def __init__(self, directory: Path, *arguments: str) -> None:
-        self._printed, self._said = (directory / f"{arguments[-1]}.{end}" for end in ("out", "err"))
+    def __init__(
+        self, directory: Path, bootstrap: str, group: str, topic: str, name: str, *, release: str = RELEASE
+    ) -> None:
+        self._printed, self._said = (directory / f"{name}.{end}" for end in ("out", "err"))
         self._taken, self._assigned, self._commits = 0, set[int](), 0
         with self._printed.open("wb") as out, self._said.open("wb") as said:
-            self._process = subprocess.Popen(_command(*arguments), stdin=subprocess.PIPE, stdout=out, stderr=said)
+            command = _command(release, _MEMBER, bootstrap, group, topic, name)
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=said)
 
     def poll(self) -> list[int]:
         """See Member."""
@@ -105,7 +110,10 @@ class JavaModern(ForeignClient):
         if self._started is None:
             with (Path(self._folder.name) / "client.err").open("wb") as said:
                 self._started = subprocess.Popen(
-                    _command(self._bootstrap), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said
+                    _command(RELEASE, _CLIENTS, self._bootstrap),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=said,
                 )
         assert self._started.stdin is not None
         assert self._started.stdout is not None

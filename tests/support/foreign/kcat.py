@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.foreign.client import PATIENCE_S, Answer, ForeignClient, Member, Part, Record, Row
+from tests.support.programs import ProgramFailed
 from tests.support.tools import require_tool
 
 
@@ -78,7 +79,7 @@ class Kcat(ForeignClient):
             [*self._kcat, *arguments], input=stdin, capture_output=True, timeout=PATIENCE_S, check=False
         )
         if done.returncode != 0:
-            raise RuntimeError(f"kcat {' '.join(arguments)} ended with {done.returncode}: {done.stderr[-1000:]!r}")
+            raise ProgramFailed(f"kcat {' '.join(arguments)} ended with {done.returncode}: {done.stderr[-1000:]!r}")
         return done.stdout.decode()
 
     def produce(self, topic: str, codec: str, records: Sequence[Record], acks: str = "all") -> None:

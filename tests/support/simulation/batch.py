@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import subprocess
 import sys
@@ -11,6 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.simulation.story import Outcome
+
+
+class Kind(enum.StrEnum):
+    """A kind of story, by its option on the command line."""
+
+    PLAIN = "plain"
+    """Of a group that ZooKeeper keeps."""
+    BRONZE = "bronze"
+    """Goes on into a bronze table."""
+    COORDINATED = "coordinated"
+    """Of a group that brokers coordinate."""
+    LEGACY = "legacy"
+    """Of a group on brokers of Kafka 0.7."""
+
 
 _TOP = Path(__file__).resolve().parents[3]
 _SHOWN = 20
@@ -26,14 +41,14 @@ class Ending:
     failure: str
 
 
-def tell_all(first: int, last: int, *, jobs: int, hash_seed: str = "random", bronze: bool = False) -> list[Ending]:
+def tell_all(first: int, last: int, *, jobs: int, hash_seed: str = "random", kind: Kind = Kind.PLAIN) -> list[Ending]:
     """Tell the stories from ``first`` to ``last``, and return how they ended, by seed.
 
     Args:
         jobs: number of processes.
-        bronze: tell stories that go on into bronze.
+        kind: kind of the stories.
     """
-    command = [sys.executable, "-m", "tests.support.simulation", f"{first}-{last}", *(["--bronze"] if bronze else [])]
+    command = [sys.executable, "-m", "tests.support.simulation", f"{first}-{last}", "--kind", kind.value]
     command += ["--every", str(jobs), "--from"]
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(_TOP)]))
     environment = os.environ | {"PYTHONPATH": path, "PYTHONHASHSEED": hash_seed}
@@ -64,11 +79,11 @@ def _parse(line: str) -> Ending:
     return Ending(int(seed), trace, float(virtual_s), failure)
 
 
-def describe_failures(endings: Sequence[Ending], *, bronze: bool = False) -> str:
+def describe_failures(endings: Sequence[Ending], *, kind: Kind = Kind.PLAIN) -> str:
     """Say which stories ended badly, and how to see them again."""
     failed = [ending for ending in endings if ending.failure]
     lines = [
-        f"seed {ending.seed}: {ending.failure}\n    python -m tests.support.simulation {ending.seed}{' --bronze' if bronze else ''}"
+        f"seed {ending.seed}: {ending.failure}\n    python -m tests.support.simulation {ending.seed} --kind {kind}"
         for ending in failed[:_SHOWN]
     ]
     return "\n".join([f"{len(failed)} of {len(endings)} stories ended badly", *lines])

@@ -75,6 +75,8 @@ class Log:
 class Brokers:
     """All logs; for every member a source of feeds and of ranges."""
 
+    logs_are_replicated = True
+
     def __init__(self, chance: random.Random, latency_s: tuple[float, float]) -> None:
         self.logs: dict[TopicPartition, Log] = {}
         self.with_values = False

@@ -40,9 +40,8 @@ from consumerd.landing.plan import LandingPlan
 from consumerd.model import Incarnation, PartitionKey, TopicPartition
 from consumerd.spark.bronze import take_over
 from consumerd.spark.bronze_rows import FOLDERS, FilePiece
-from consumerd.spark.bronze_schema import BOUNDS, JOB, SCHEMA, FilesDamaged
-from consumerd.spark.bronze_table import BronzeTable
-from consumerd.spark.bronze_tasks import copy_pieces, plan_tasks
+from consumerd.spark.bronze_table import BOUNDS, JOB, SCHEMA, BronzeTable
+from consumerd.spark.bronze_tasks import FilesDamaged, copy_pieces, plan_tasks
 from consumerd.spark.job import Sessions, Silent
 from consumerd.spark.table.commit import DataFile
 from consumerd.spark.table.errors import TableConflict

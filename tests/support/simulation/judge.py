@@ -186,7 +186,7 @@ class Judge:
         for topic in self._server.names(BROKER_TOPICS):
             node = self._server.read(topic_path(topic))
             assert node is not None
-            topics[topic] = GroupTopic(czxid=0, version=0, partitions=tuple(sorted(parse_topic(node[0]))))
+            topics[topic] = GroupTopic(czxid=0, stamp=(0, 0), partitions=tuple(sorted(parse_topic(node[0]))))
         snapshot = GroupSnapshot(stamp=Stamp(ids=(0, 0), names=None, topics={}), members=tuple(members), topics=topics)
         assignment = plan_assignment(snapshot, self.strategy)
         return {partition: consumer_of(thread) for partition, thread in assignment.items()}
@@ -229,8 +229,9 @@ class Judge:
             and (self._is_rewind(making, position) or self._is_doubt(name, making, position, before))
         )
         self.require(position >= before or wished or back, f"{name} commits {position} of {partition} after {before}")
-        # what the rightful owner writes next may be smaller than what a robbed one wrote, unless that was a step back of the log's
-        if ours or back:
+        # what the rightful owner writes next may be smaller than what a robbed one wrote, unless that was a step back: of
+        # the log's, or an operator's
+        if ours or back or (wished and position < before):
             self._committed[making] = position
         safe = self._safe_end(making)
         self.require(position <= safe or wished, f"{name} commits {position} of {partition}, of which {safe} is safe")
@@ -352,18 +353,22 @@ class Judge:
         metadata = self.format.read_metadata(
             self.disk, path.parent, position, self.disk.names(path.parent / META_FOLDER)
         )
-        records = list(_read_records(self.disk.read(path), self.format.extension))
         self.require(not chain.sealed, f"{path} lies behind the end of a chain")
         self.require(position == chain.end, f"{path} begins at {position}, its chain ends at {chain.end}")
         self.require(metadata.incarnation.czxid == chain.czxid, f"{path} is of {metadata.incarnation}")
+        self._judge_records(path, partition, chain, metadata)
+        chain.sealed = metadata.next_offset == position
+        chain.end = metadata.next_offset
+
+    def _judge_records(self, path: Path, partition: TopicPartition, chain: Chain, metadata: FileMetadata) -> None:
+        """Check the records of a file, and take them for delivered."""
+        records = list(_read_records(self.disk.read(path), self.format.extension))
         marks = [(offset, *parse_mark(mark)) for offset, mark in records]
         self.require(all(czxid == chain.czxid for _, czxid, _ in marks), f"{path} holds records of another making")
         for offset, _, era in marks:
             self._check_history((partition, chain.czxid), chain, (offset, era))
         self._check_cover(path, partition, metadata, [offset for offset, _ in records])
         self._note_identities(path, partition, chain, records)
-        chain.sealed = metadata.next_offset == position
-        chain.end = metadata.next_offset
         self.delivered[partition, chain.czxid].update(offset for offset, _ in records)
         self.seen[partition, chain.czxid].update((offset, era) for offset, _, era in marks)
 

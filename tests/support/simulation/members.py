@@ -7,11 +7,13 @@ import asyncio
 import contextlib
 import random
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from consumerd.client.log_range import LogRanges
 from consumerd.delivery.deliveries import Deliveries
-from consumerd.delivery.ports import DeliveryReports, DeliverySettings, SinkRoute
+from consumerd.delivery.ports import DeliveryReports, DeliverySettings, FeedSource, SinkRoute
 from consumerd.delivery.status import PartitionStatus
 from consumerd.errors import CoordinationError
 from consumerd.group.assignors import Strategy
@@ -32,6 +34,8 @@ from consumerd.sinks.options import ChainOptions
 from consumerd.telemetry.hooks import Hooks
 from consumerd.wire.records import RecordBatch
 from consumerd.zk.layout import offset_path, offsets_path
+from consumerd.zk.layout_modern import MODERN
+from consumerd.zk.registry_layout import RegistryLayout
 from consumerd.zk.znodes import encode_offset, parse_offset
 from tests.support.fake_zookeeper import FakeZooKeeper
 from tests.support.java_member import JavaMember
@@ -60,12 +64,15 @@ class Setting:
     """Every member lands below one root; else each below that of its consumer id."""
 
 
-class _JudgedHooks(Hooks):
+class JudgedHooks(Hooks):
+    """Tells the judge what a process has lost."""
+
     def __init__(self, judge: Judge, process: Process) -> None:
         self._judge = judge
         self._process = process
 
     def ownership_lost(self, partition: TopicPartition, reason: str) -> None:
+        """See Hooks."""
         self._judge.lost(self._process, partition, reason)
 
 
@@ -139,6 +146,8 @@ class _StreamSink:
 class Daemon:
     """One of ours, in a process of its own."""
 
+    layout: RegistryLayout = MODERN
+
     def __init__(
         self, setting: Setting, name: str, topics: dict[str, int], chance: random.Random, consumer_id: str | None
     ) -> None:
@@ -161,17 +170,26 @@ class Daemon:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._setting.world.failures.append(error)
 
+    @asynccontextmanager
+    async def _reading(self, hooks: Hooks) -> AsyncIterator[tuple[FeedSource, LogRanges]]:
+        """Give the source of feeds, and that of ranges, while the block runs."""
+        yield self._setting.brokers, self._setting.brokers
+
     async def _live(self) -> None:
+        hooks = JudgedHooks(self._setting.judge, self.process)
+        async with self._reading(hooks) as (feeds, ranges):
+            await self._take_part(feeds, ranges, hooks)
+
+    async def _take_part(self, feeds: FeedSource, ranges: LogRanges, hooks: Hooks) -> None:
         setting, process = self._setting, self.process
-        hooks = _JudgedHooks(setting.judge, process)
         store = ZooKeeperOffsetStore(self.client, GROUP)
         requests = ZooKeeperOffsetRequests(self.client, GROUP)
         self.deliveries = Deliveries(
             route=lambda _: SinkRoute(name="lake", sink=sink),
-            feeds=setting.brokers,
+            feeds=feeds,
             store=store,
-            ranges=setting.brokers,
-            history=ZooKeeperPartitionHistory(self.client, GROUP),
+            ranges=ranges,
+            history=ZooKeeperPartitionHistory(self.client, GROUP, layout=self.layout),
             requests=requests,
             truncations=ZooKeeperLogTruncations(self.client, GROUP),
             quarantine=None,
@@ -195,6 +213,7 @@ class Daemon:
             strategy=setting.strategy,
             settings=setting.rebalance,
             hooks=hooks,
+            layout=self.layout,
         )
         sink = self._make_sink(hooks)
         self.client.connect()
@@ -278,7 +297,7 @@ class Java:
             GROUP,
             name,
             topics,
-            GroupRegistry(self.client, GROUP, wall_ms=lambda: 0, random=random.Random(0)),
+            GroupRegistry(self.client, GROUP, wall_ms=lambda: 0, random=random.Random(0), layout=MODERN),
             strategy=setting.strategy,
             started=self._positions.__setitem__,
             load=self._load,

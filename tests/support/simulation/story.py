@@ -129,13 +129,15 @@ def _enabled(traps: _Traps) -> Iterator[None]:
 class Story:
     """One seed's story, to be told once."""
 
+    settled_within_s = SETTLED_WITHIN_S
+
     def __init__(self, seed: int, world: World) -> None:
         self.chance = chance = random.Random(seed)
         self.world = world
         self.strategy = chance.choice(list(Strategy))
         latency = chance.choice([(0.0001, 0.0005), (0.001, 0.03), (0.0, 0.15)])
         self.server = FakeZooKeeper(seed=seed, latency_s=latency, repeats=chance.choice([0.0, 0.2]), loop=world.main)
-        self.judge = Judge(world, self.server, self.strategy)
+        self.judge = self.make_judge()
         self.elections = random.Random(f"elections of {seed}")
         """Draws of its own, so that stories without elections are told as they were before there were any."""
         self.brokers = Brokers(chance, (0.001, 0.05))
@@ -181,6 +183,10 @@ class Story:
         self.recreates = not (self.java_too or self.with_wishes or self.with_elections)
         self.numbers = 0
         self.ended_at = 0.0
+
+    def make_judge(self) -> Judge:
+        """Return the judge of this kind of story."""
+        return Judge(self.world, self.server, self.strategy)
 
     async def run(self) -> None:
         for topic in self.names:
@@ -308,17 +314,24 @@ class Story:
         log, quiet = self.brokers.logs[partition], 0
         while quiet < _NOTICED_LOOKS and self.brokers.logs.get(partition) is log:
             await asyncio.sleep(_LOOK_EVERY_S)
-            node = self.server.read(offset_path(GROUP, partition))
-            positions = [0 if node is None else int(node[0]), self.judge.newest_end(partition)]
-            positions.append(self.find_request(partition) or 0)
-            positions += [
-                one.position or 0
-                for daemon in self.everybody
-                if not daemon.process.dead
-                for one in daemon.statuses()
-                if one.partition == partition
-            ]
-            quiet = quiet + 1 if max(positions) <= log.end else 0
+            quiet = quiet + 1 if self.find_furthest(partition) <= log.end else 0
+
+    def find_furthest(self, partition: TopicPartition) -> float:
+        """Return the largest position that anybody has, or that anything says."""
+        positions = [self.find_landed(partition), self.find_request(partition) or 0]
+        positions += [
+            one.position or 0
+            for daemon in self.everybody
+            if not daemon.process.dead
+            for one in daemon.statuses()
+            if one.partition == partition
+        ]
+        return max(positions)
+
+    def find_landed(self, partition: TopicPartition) -> int:
+        """Return the larger of the committed position and the end of the newest chain, from which a new owner begins."""
+        node = self.server.read(offset_path(GROUP, partition))
+        return max(0 if node is None else int(node[0]), self.judge.newest_end(partition))
 
     def find_request(self, partition: TopicPartition) -> int | None:
         """Return the position of an open request; one from before the topic was made again counts no more."""
@@ -484,7 +497,7 @@ class Story:
             daemon.client.news_late_s = 0.0
             daemon.proceed()
             daemon.client.heal()
-        await self.within(SETTLED_WITHIN_S, self.find_unrest)
+        await self.within(self.settled_within_s, self.find_unrest)
 
     async def within(self, seconds: float, find_problem: Callable[[], str | None]) -> None:
         begun = poked = self.world.now
@@ -520,7 +533,7 @@ class Story:
                 return f"{daemon.name} delivers {daemon.deliveries.statuses}"
         if self.java and not all(java.member.settled for java in self.java.values()):
             return "a Java member has not settled"
-        open_wishes = [str(p) for p in self.brokers.logs if self.find_request(p) is not None]
+        open_wishes = [str(p) for p in self.brokers.logs if self.find_request(p) is not None and self.is_there(p)]
         if open_wishes and self.daemons:
             return f"nobody carries out what was asked for of {open_wishes}"
         missing = self.judge.find_missing() if self.daemons or self.java else None
@@ -533,6 +546,10 @@ class Story:
             ]
             return f"not delivered: {missing} by {delivering}"
         return self.find_uncommitted([p for p, thread in owners.items() if not thread.startswith(f"{GROUP}_java")])
+
+    def is_there(self, partition: TopicPartition) -> bool:
+        """Return True if a partition can be owned now."""
+        return partition in self.brokers.logs
 
     def partitions(self) -> list[TopicPartition]:
         return [

@@ -39,10 +39,6 @@ import scala.collection.JavaConverters;
  *
  * {@code ModernClients BOOTSTRAP}: a JSON object a line, whose "ask" is what to do; a line of JSON each as the answer,
  * {@code {"failed": "..."}} if that failed. Keys, values and headers' values are base64 or null.
- *
- * {@code ModernClients BOOTSTRAP GROUP TOPIC NAME}: a member of a group. It prints {@code assigned 0,1} when that changes,
- * {@code read N} for each record (whose value is a number), and {@code committed} after the line {@code commit} on stdin; the
- * line {@code leave} makes it leave.
  */
 public class ModernClients {
     private static final long PATIENCE_MS = 30_000;
@@ -57,12 +53,7 @@ public class ModernClients {
     public static void main(String[] args) throws Exception {
         PrintStream out = new PrintStream(new FileOutputStream(FileDescriptor.out), true, "UTF-8");
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, "UTF-8"));
-        ModernClients clients = new ModernClients(args[0]);
-        if (args.length > 1) {
-            clients.consumeInGroup(args[1], args[2], args[3], in, out);
-        } else {
-            clients.serve(in, out);
-        }
+        new ModernClients(args[0]).serve(in, out);
     }
 
     private void serve(BufferedReader in, PrintStream out) throws Exception {
@@ -316,34 +307,6 @@ public class ModernClients {
             NewTopic topic = new NewTopic(asked.get("topic").asText(), asked.get("partitions").asInt(), (short) 1);
             admin.createTopics(Collections.singleton(topic)).all().get(PATIENCE_MS, TimeUnit.MILLISECONDS);
             return null;
-        }
-    }
-
-    private void consumeInGroup(String group, String topic, String name, BufferedReader in, PrintStream out) throws Exception {
-        try (KafkaConsumer<byte[], byte[]> consumer =
-                consumer("group.id", group, "client.id", name, "session.timeout.ms", "6000", "heartbeat.interval.ms", "200")) {
-            consumer.subscribe(Collections.singleton(topic));
-            String assigned = "";
-            while (true) {
-                for (ConsumerRecord<byte[], byte[]> record : consumer.poll(100)) {
-                    out.println("read " + new String(record.value(), "US-ASCII"));
-                }
-                List<String> now = new ArrayList<>();
-                for (TopicPartition here : consumer.assignment()) {
-                    now.add(String.valueOf(here.partition()));
-                }
-                if (!assigned.equals(String.join(",", now))) {
-                    assigned = String.join(",", now);
-                    out.println("assigned " + assigned);
-                }
-                if (in.ready()) {
-                    if (in.readLine().equals("leave")) {
-                        return;
-                    }
-                    consumer.commitSync();
-                    out.println("committed");
-                }
-            }
         }
     }
 
