@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed, side by side with peers in one run. Figures are ratios: machines are shared, absolute numbers are noise."""
+"""Benchmarks of the daemon and its parts, side by side with peers in one run.
+
+Compare the ratios, not the rates: the machines are shared, so absolute rates differ from run to run.
+"""

@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon beside its peers, in one run on this machine: ``python -m bench`` (``make bench``).
+"""Benchmark of the daemon beside its peers: ``python -m bench`` (``make bench``).
 
-Every reader of a case reads the same topic of one broker, which shares the cores, from its beginning, in turns, round
-after round, each alone. A rate is the slope between a quarter of ``--records`` and all of them (see ``bench.slopes``), and a figure
-the median of the rounds. A full run writes docs/performance.md anew (tables between its markers, the plot, results.json);
-one with ``--cases`` replaces there what it measured. ``--quick`` only shows that everything runs, and writes nothing.
+A case is one topic and the readers that consume it. The readers run one at a time, in turns, round after round. Each
+reads the topic from its first offset; the broker runs on the same cores.
 
-``python -m bench --profile CASE`` says where the time of a record goes in the daemon instead. ``python -m bench.decode``,
-``bench.sinks``, ``bench.log``, ``bench.produce`` and ``bench.broker`` look at parts on their own.
+A reading's rate, in records/s, is measured between two record counts (marks): a quarter of ``--records``, and
+``--records``. Start-up and warm-up come before the lower mark and do not count (see ``bench.slopes``). A figure in the
+tables is the median of the rounds.
+
+A full run rewrites docs/performance.md (the tables between its markers), the plot and results.json. With ``--cases``,
+only the results of these cases are replaced. ``--quick`` only checks that everything runs, and writes no results.
+
+``python -m bench --profile CASE`` shows how the time that the daemon spends on a record divides into stages.
+``python -m bench.decode``, ``bench.sinks``, ``bench.log``, ``bench.produce``, ``bench.broker``, ``bench.legacy``,
+``bench.legacy_java``, ``bench.mirror`` and ``bench.mirror_peers`` measure single parts.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import shlex
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
@@ -32,7 +37,7 @@ from bench.parts import PARTS, Effort
 from bench.peers import STARTERS
 from bench.profiling import profile_case
 from bench.readers.running import Source
-from bench.results import Results, Row, Run, load_results
+from bench.results import Results, Row, Run, load_results, repeatable_command
 from bench.slopes import Marks
 from tests.support.kafka import Cluster
 
@@ -42,16 +47,16 @@ BROKER_SETTINGS: Final = {
     "log.retention.check.interval.ms": "300000",
     "log.cleaner.backoff.ms": "15000",
 }
-"""A broker's own defaults where the cluster of the tests is in a hurry, but that deleted topics go soon."""
+"""Kafka's default values, some of which the test cluster shortens. Only deleted topics go sooner: after 1 s."""
 
 SPARE: Final = 1.25
-"""How much more a topic holds than is read up to the upper mark: nobody is measured at the end of it."""
+"""Records in a topic, as a multiple of the upper mark. No reader reaches the end of the topic while it is measured."""
 
 _DOCS: Final = Path("docs")
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure the selected cases and parts; print and write the results."""
     args = _parse()
     if args.profile:
         profile_case(next(case for case in CASES if case.name == args.profile), args.records, cluster_of)
@@ -59,7 +64,7 @@ def main() -> None:
     cases, parts = select(args.cases)
     run = Run(
         at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        command=shlex.join(["python", "-m", "bench", *sys.argv[1:]]),
+        command=repeatable_command("bench", sys.argv[1:]),
         machine=describe_machine(),
         versions=versions(),
         rounds=args.rounds,
@@ -74,9 +79,9 @@ def main() -> None:
     try:
         for name, measured, rows in _measure(cases, parts, args):
             results.add(run, measured=(measured,) if measured else (), rows={} if measured else {name: rows})
-            _print_rows(rows)
+            report.print_rows(rows)
     finally:
-        # an hour's work is kept, whatever became of the rest
+        # a full run takes an hour: keep what was measured before a failure
         if args.docs:
             _write(results, args.docs)
 
@@ -91,7 +96,7 @@ def _write(results: Results, docs: Path) -> None:
 
 
 def cluster_of(release: str) -> Cluster:
-    """Return a broker of a release, not started yet."""
+    """Return a cluster of one broker of a Kafka release, not started yet."""
     return Cluster(release, heap="1g", properties=BROKER_SETTINGS, brisk=False)
 
 
@@ -129,7 +134,7 @@ def _parse() -> argparse.Namespace:
 def _measure(
     cases: Sequence[Case], parts: Sequence[Part], args: argparse.Namespace
 ) -> Iterator[tuple[str, Measured | None, list[Row]]]:
-    """Give each case or part with what was measured."""
+    """Yield each case or part: name, readings (None for a part), rows of the report."""
     for release, of_release in itertools.groupby(cases, lambda case: case.filling.release):
         with cluster_of(release) as cluster:
             for case in of_release:
@@ -167,12 +172,6 @@ def _print_reading(number: int, reader: Reader, reading: Reading | str) -> None:
         else f"{report.millions(reading.records_per_s)} over {reading.seconds:.2f} s"
     )
     print(f"    round {number + 1}: {reader:24} {said}", flush=True)
-
-
-def _print_rows(rows: Sequence[Row]) -> None:
-    for row in rows:
-        verdict = {True: "met", False: "NOT MET", None: ""}[row.met]
-        print(f"  {row.work}: {row.figure.replace('**', '')}; aimed at: {row.target}: {verdict}", flush=True)
 
 
 if __name__ == "__main__":

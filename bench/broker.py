@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedded broker beside a real Kafka 1.1.1, in one run: serving records, and taking them.
+"""Benchmark of the embedded broker beside a real Kafka 1.1.1: fetching and producing.
 
     python -m bench.broker [--records 2000000] [--rounds 5] [--batches 3000]
 
-Both hold the same topic, of values of 100 bytes in the stored format of 1.1 (magic 2), sent by Kafka's own
-ProducerPerformance. It is read by a raw socket that asks for the next 8 MB as soon as it has seen the last batch header of
-an answer, and does nothing but walk the batches: what limits it is the broker. Taking: one batch of 64 KiB a request, five
-in flight, acks 1. Figures are k values a second, each round, the two taking turns; a JVM warms up over the first ones. At the
-end 500 consumers wait at the log's end, up to 5 s each time, and the share of one core that this costs is measured.
+Both brokers hold the same topic: values of 100 bytes, stored as magic 2, sent by Kafka's own ProducerPerformance.
+
+Fetching: a raw socket requests the next 8 MB as soon as it has received the last batch header of a response. It reads
+batch headers only, so the broker limits the rate.
+
+Producing: each request holds one batch of 64 KiB; five requests are in flight, with acks=1.
+
+Rates are thousands of values per second, one for each round; the brokers take turns. Kafka's JVM warms up during the
+first rounds. At the end, 500 consumers wait at the end of the log, up to 5 s for each fetch, and the CPU time that this
+costs each broker is printed in percent of one core.
 """
 
 from __future__ import annotations
@@ -29,9 +34,10 @@ from typing import Final
 from bench.pipelined import Connection
 from bench.readers.running import processor_s
 from bench.readers.telling import FETCH_BYTES
-from consumerd.wire.modern.building import NewRecord, build_record_set
+from consumerd.wire.modern.building import build_record_set
 from consumerd.wire.modern.fetch import FetchPartition, FetchRequest, FetchTopic
 from consumerd.wire.modern.produce import ProducePartition, ProduceRequest, ProduceTopic
+from consumerd.wire.records import NewRecord
 from consumerd.wire.session import encode_request
 from tests.support.embedded import EmbeddedProcess
 from tests.support.kafka import Cluster
@@ -42,7 +48,7 @@ VALUE: Final = bytes(range(97, 122)) * 4
 
 
 def produce_frame() -> tuple[bytes, int]:
-    """Return a request with one batch of 64 KiB, and how many values are in it."""
+    """Return an encoded produce request with one batch of 64 KiB, and its value count."""
     count = (64 * 1024 - 61) // (len(VALUE) + 9)
     now_ms = time.time_ns() // 1_000_000
     batch = build_record_set([NewRecord(key=None, value=VALUE, timestamp=now_ms) for _ in range(count)], magic=2)
@@ -53,19 +59,28 @@ def produce_frame() -> tuple[bytes, int]:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """One of the two."""
+    """A broker under test: its name, its bootstrap address and its process id."""
 
     name: str
     bootstrap: str
     pid: int
 
     def processor_s(self) -> float:
-        """Return what its process has had of the processor so far."""
+        """Return the CPU time of the broker's process so far, in seconds."""
         return processor_s(self.pid)
 
 
 def take_turns(brokers: list[Broker], topic: str, rounds: int, run: Callable[[Connection], float], values: int) -> None:
-    """Measure each broker ``rounds`` times and print its rates, and the processor time that it took for a million values."""
+    """Measure each broker ``rounds`` times, in turns, and print the results.
+
+    Prints the rate of each round in thousands of values/s, their median, and the median of the CPU time in seconds per
+    million values.
+
+    Args:
+        topic: topic of the connection that ``run`` gets.
+        run: does the work of one round, and returns the seconds that it took.
+        values: number of values that one round transfers.
+    """
     rates: dict[Broker, list[float]] = {broker: [] for broker in brokers}
     spent: dict[Broker, list[float]] = {broker: [] for broker in brokers}
     for _ in range(rounds):
@@ -84,7 +99,13 @@ def take_turns(brokers: list[Broker], topic: str, rounds: int, run: Callable[[Co
 
 
 def share_of_idle(broker: Broker, records: int, consumers: int = 500, seconds: float = 15.0) -> float:
-    """Return the share of a core that ``consumers`` cost which wait for what does not come."""
+    """Return the broker's CPU share, as a fraction of one core, while consumers wait.
+
+    Args:
+        records: log end offset of the topic. All consumers wait there for records that never come.
+        consumers: number of connections, each with one pending fetch request.
+        seconds: length of the measurement.
+    """
     partition = FetchPartition(partition=0, fetch_offset=records, partition_max_bytes=FETCH_BYTES)
     request = FetchRequest(max_wait_ms=5000, min_bytes=1, topics=(FetchTopic(topic=TOPIC, partitions=(partition,)),))
     frame = encode_request(request, 5, correlation_id=1, client_id="bench")
@@ -103,13 +124,13 @@ def share_of_idle(broker: Broker, records: int, consumers: int = 500, seconds: f
 
 
 def resident_mib(pid: int) -> float:
-    """Return a process's resident memory."""
+    """Return the resident memory of a process, in MiB."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print its results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=5)
@@ -131,8 +152,8 @@ def main() -> None:
         for broker in brokers:
             kafka.run_tool(
                 "org.apache.kafka.tools.ProducerPerformance", "--topic", TOPIC, "--num-records", str(args.records),
-                "--record-size", "100", "--throughput", "-1", "--producer-props", f"bootstrap.servers={broker.bootstrap}",
-                "acks=1", "batch.size=65536",
+                "--record-size", "100", "--throughput", "-1", "--producer-props",
+                f"bootstrap.servers={broker.bootstrap}", "acks=1", "batch.size=65536",
             )  # fmt: skip
         print("serving, pipelined fetches of 8 MB:")
         take_turns(brokers, TOPIC, args.rounds, lambda connection: connection.read_all(args.records), args.records)

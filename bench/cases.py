@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured, by whom, and what is aimed at: declarations, and how ``--cases`` selects among them.
+"""Benchmark cases: topics, their readers and their targets; selection by ``--cases``.
 
-A case is one topic and everybody who reads it, in turns; all that is said of that topic's kind of data comes from the same
-rounds. Records are of 100 bytes or of 100 to 400; larger ones are fewer, by ``fewer``, and so are their marks.
+A case is one topic and all its readers, which take turns. All figures for one kind of data therefore come from the same
+rounds. Records have 100 bytes, or 100 to 400 bytes. Topics of larger records hold fewer of them: their record count and
+their marks (see ``bench.slopes``) are divided by ``Filling.fewer``.
 """
 
 from __future__ import annotations
@@ -15,27 +16,33 @@ from typing import Final
 
 
 class Reader(enum.StrEnum):
-    """Who reads."""
+    """Readers that a case can compare. The value is the reader's name in the tables."""
 
     DAEMON = "consumerd"
-    """The whole daemon, positions committed to ZooKeeper, into the null sink, which folds all it gets into a checksum."""
+    """The whole daemon with the null sink, which computes a checksum of all records. Positions go to ZooKeeper."""
     PURE = "consumerd (pure Python)"
-    """The same without the native kernel."""
+    """The daemon as in DAEMON, without the native kernel."""
     PARQUET = "consumerd, Parquet"
-    """The whole daemon into Parquet; only records in published files count."""
+    """The whole daemon with the Parquet sink. Only records in published files count."""
     PARQUET_SNAPPY = "consumerd, Parquet (snappy)"
-    """The same with pages compressed by snappy instead of zstd."""
+    """The daemon as in PARQUET, with pages compressed by snappy instead of zstd."""
     JAVA_NEW = "Java new consumer"
     JAVA_OLD = "Java high-level consumer"
     CONFLUENT = "confluent-kafka"
+    CONNECTOR_BATCHES = "connector, batches"
+    """The library's ConsumerConnector, a member of a group, iterating batches."""
+    CONNECTOR_RECORDS = "connector, records"
+    """The library's ConsumerConnector, a member of a group, iterating single records."""
+    SIMPLE = "SimpleConsumer"
+    """The library's SimpleConsumer: one fetch of 8 MB after another, without a group."""
     AIOKAFKA = "aiokafka"
     KAFKA_PYTHON = "kafka-python"
     SOCKET = "raw socket"
-    """Pipelined fetches of 8 MB whose batches are only walked: what the broker gives."""
+    """Pipelined fetches of 8 MB, of which only the batch headers are read. Its rate is the broker's limit."""
 
 
 class Payload(enum.StrEnum):
-    """What values are made of."""
+    """Kinds of record values."""
 
     REPEATED = "repeated"
     JSON = "json"
@@ -43,7 +50,16 @@ class Payload(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filling:
-    """What a topic holds, as the release's own producer writes it; each partition has as much of it."""
+    """Contents of a topic, in the format that the release's own producer writes.
+
+    Attributes:
+        release: Kafka release of the broker and of the producer.
+        codec: compression codec; ``none`` for uncompressed records.
+        payload: kind of values.
+        value_bytes: size of a value. JSON values have 100 to 400 bytes instead.
+        fewer: divisor of the record count and of the marks, for topics of large values.
+        partitions: number of partitions, which all hold the same amount of data.
+    """
 
     release: str
     codec: str = "none"
@@ -51,17 +67,19 @@ class Filling:
     value_bytes: int = 100
     fewer: int = 1
     partitions: int = 1
+    suffix: str = ""
+    """Tells the topic's name from that of another case with the same contents."""
 
     @property
     def topic(self) -> str:
-        """Its name."""
+        """Name of the topic, made from its contents."""
         size = "" if self.value_bytes == 100 else f"-{self.value_bytes}"
         partitions = "" if self.partitions == 1 else f"-in-{self.partitions}"
-        return f"bench-{self.codec}-{self.payload}{size}{partitions}"
+        return f"bench-{self.codec}-{self.payload}{size}{partitions}{self.suffix}"
 
     @property
     def values(self) -> str:
-        """The values, in words."""
+        """Description of the values for the tables."""
         spread = "" if self.partitions == 1 else f", {self.partitions} partitions"
         if self.payload is Payload.JSON:
             return f"random JSON of 100 to 400 bytes{spread}"
@@ -72,7 +90,14 @@ class Filling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """``reader`` is at least ``times`` as fast as ``peer``, or, without one, reads ``records_per_s`` at least."""
+    """Performance target of a reader, relative to a peer or absolute.
+
+    Attributes:
+        reader: reader that must reach the target.
+        peer: reader to compare it with; None for an absolute target.
+        times: least ratio of the reader's rate to the peer's rate.
+        records_per_s: least rate of the reader, if there is no peer.
+    """
 
     reader: Reader
     peer: Reader | None = None
@@ -82,7 +107,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One topic, its readers in their turns, and what is aimed at."""
+    """One topic, its readers in the order of their turns, and their targets."""
 
     name: str
     filling: Filling
@@ -90,9 +115,13 @@ class Case:
     targets: tuple[Target, ...]
 
 
-_EVERYBODY: Final = tuple(reader for reader in Reader if reader is not Reader.PARQUET_SNAPPY)
+_LIBRARY: Final = (Reader.CONNECTOR_BATCHES, Reader.CONNECTOR_RECORDS, Reader.SIMPLE)
+_EVERYBODY: Final = tuple(reader for reader in Reader if reader not in (Reader.PARQUET_SNAPPY, *_LIBRARY))
 _PARQUET_PARTITIONS: Final = 4
-"""A file is written by one thread at a time, so that one partition alone says what one core writes."""
+"""Partitions of the topics for Parquet.
+
+One thread at a time writes a file, so a topic of one partition would only show what one core can write.
+"""
 
 
 def _plain(payload: Payload) -> Case:
@@ -117,6 +146,19 @@ def _parquet(payload: Payload, records_per_s: float) -> Case:
         targets=(
             *(Target(reader=reader, records_per_s=records_per_s) for reader in writers),
             *(Target(reader=reader, peer=Reader.AIOKAFKA, times=4.0) for reader in writers),
+        ),
+    )
+
+
+def _library(payload: Payload) -> Case:
+    return Case(
+        name=f"1.1.1-library-{payload}",
+        filling=Filling(release="1.1.1", payload=payload, suffix="-library"),
+        readers=(Reader.DAEMON, Reader.PURE, *_LIBRARY, Reader.AIOKAFKA),
+        targets=(
+            Target(reader=Reader.CONNECTOR_BATCHES, peer=Reader.DAEMON, times=0.8),
+            Target(reader=Reader.CONNECTOR_RECORDS, peer=Reader.AIOKAFKA, times=1.0),
+            Target(reader=Reader.SIMPLE, peer=Reader.PURE, times=1.0),
         ),
     )
 
@@ -156,27 +198,37 @@ CASES: Final = (
     _plain(Payload.JSON),
     _parquet(Payload.REPEATED, 4.0e6),
     _parquet(Payload.JSON, 1.5e6),
+    *(_library(payload) for payload in Payload),
     *(_compressed(codec, payload) for codec in ("snappy", "lz4", "gzip") for payload in Payload),
     _large("1k", 1 << 10, 4),
     _large("64k", 64 << 10, 256),
     *(_messages(codec, payload) for codec in ("none", "snappy") for payload in Payload),
 )
-"""By release: one cluster runs at a time."""
+"""All cases, grouped by release, because only one cluster runs at a time."""
 
 
 class Part(enum.StrEnum):
-    """What is measured without such a topic, by a module of its own."""
+    """Measurements that need no topic of a case, each by a module of its own."""
 
     KERNEL = "kernel"
     LATENCY = "latency"
     IDLE = "idle"
     REBALANCE = "rebalance"
+    LEGACY = "legacy"
+    LEGACY_JAVA = "legacy-java"
+    MIRROR_1 = "mirror-1"
+    MIRROR_1_LZ4 = "mirror-1-lz4"
+    MIRROR_2 = "mirror-2"
+    MIRROR_2_LZ4 = "mirror-2-lz4"
+    TRANSACTIONS = "transactions"
+    MIRROR_START = "mirror-start"
+    PRODUCER = "producer"
 
 
 def select(patterns: Iterable[str]) -> tuple[tuple[Case, ...], tuple[Part, ...]]:
-    """Return the cases and parts whose names match one of the patterns (``*`` and ``?`` as in a shell).
+    """Return the cases and parts whose names match one of the patterns.
 
-    Raises ValueError for a pattern that matches none.
+    ``*`` and ``?`` mean the same as in a shell. Raises ValueError for a pattern that matches no name.
     """
     patterns = tuple(patterns)
     names = [case.name for case in CASES] + list(Part)

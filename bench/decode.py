@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decoding alone, in memory, one thread: our decoder, with the native kernel and without, and aiokafka's compiled parser,
-alternately.
+"""Benchmark of record decoding alone, in memory, on one thread.
 
     python -m bench.decode [--seconds 2]
 
-Payloads: 100 bytes, repeated; 100 random bytes; JSON of changing length. Figures are the best round in million records a
-second of CPU time, checksums verified by all. Ours makes columns, aiokafka a Python object a record, so another column
-has ours, with the kernel, with all values made into ``bytes``; the last is ours into an Arrow record batch.
+It compares our decoder with the native kernel, our decoder without the kernel, and aiokafka's compiled parser, in
+turns. All of them verify checksums.
+
+Payloads: 100 bytes, repeated; 100 random bytes; JSON of varying length. A figure is the rate of the best round, in
+millions of records per second of CPU time.
+
+Our decoder makes columns, aiokafka makes one Python object per record. Two more columns of the table therefore show our
+decoder (with the kernel) when each value is also made into ``bytes``, and when the result is also converted to an Arrow
+record batch.
 """
 
 from __future__ import annotations
@@ -32,11 +37,11 @@ PER_BATCH = 150
 
 
 def payloads() -> dict[str, list[bytes]]:
-    """Return values by kind."""
+    """Return the values of each kind of payload, by kind."""
     rng = random.Random(7)
     texts = [
-        json.dumps({"id": rng.getrandbits(40), "user": f"user-{rng.randrange(10**rng.randrange(1, 6))}", "at": NOW_MS + n,
-                    "amount": round(rng.random() * 10 ** rng.randrange(4), 2)}).encode()
+        json.dumps({"id": rng.getrandbits(40), "user": f"user-{rng.randrange(10**rng.randrange(1, 6))}",
+                    "at": NOW_MS + n, "amount": round(rng.random() * 10 ** rng.randrange(4), 2)}).encode()
         for n in range(COUNT)
     ]  # fmt: skip
     return {
@@ -47,7 +52,7 @@ def payloads() -> dict[str, list[bytes]]:
 
 
 def record_sets(values: list[bytes]) -> dict[str, bytes]:
-    """Return record sets by what they are."""
+    """Return the values as encoded record sets, by format and codec."""
     starts = range(0, COUNT, PER_BATCH)
     sets = {
         f"magic {magic}": b"".join(
@@ -75,28 +80,31 @@ def record_sets(values: list[bytes]) -> dict[str, bytes]:
 
 
 def decode_ours(data: bytes) -> int:
-    """Decode into columns."""
+    """Decode a record set into columns; return the number of records."""
     return len(decode_record_set(data, partition=PARTITION, start=0))
 
 
 def decode_pure(data: bytes) -> int:
-    """Decode into columns without the kernel."""
+    """Decode a record set into columns without the native kernel."""
     with without_kernel():
         return decode_ours(data)
 
 
 def decode_ours_values(data: bytes) -> int:
-    """Decode, and make every value."""
+    """Decode a record set and make each value into ``bytes``."""
     return len(decode_record_set(data, partition=PARTITION, start=0).values())
 
 
 def decode_ours_arrow(data: bytes) -> int:
-    """Decode, and make an Arrow record batch."""
+    """Decode a record set and convert it to an Arrow record batch."""
     return int(decode_record_set(data, partition=PARTITION, start=0).to_arrow().num_rows)
 
 
 def decode_peer(data: bytes) -> int:
-    """Decode with aiokafka's parser, as its fetcher does."""
+    """Decode a record set with aiokafka's parser, in the same way as its fetcher.
+
+    Raises ValueError if a CRC differs.
+    """
     records = MemoryRecords(data)
     count = 0
     while records.has_next():
@@ -118,10 +126,15 @@ CONTENDERS: dict[str, Callable[[bytes], int]] = {
 
 
 def measure(data: bytes, seconds: float) -> dict[str, float]:
-    """Return million records a second of each contender, by turns, at its best."""
+    """Return the best rate of each contender, by name.
+
+    Rates are in millions of records per second of CPU time. The contenders take turns for ``seconds``.
+
+    Raises ValueError if one of them returns a wrong number of records.
+    """
     best = dict.fromkeys(CONTENDERS, 0.0)
     for contender in CONTENDERS.values():
-        contender(data)  # what is imported and compiled once
+        contender(data)  # warm-up: imports and compilation happen once
     deadline = time.perf_counter() + seconds
     while time.perf_counter() < deadline:
         for name, contender in CONTENDERS.items():
@@ -135,7 +148,7 @@ def measure(data: bytes, seconds: float) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure everything and print a table."""
+    """Measure all record sets and print a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=2.0, help="for each record set (2)")
     seconds = parser.parse_args().seconds

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filling a topic fast with what Kafka's own producer makes of the values.
+"""Fast filling of topics with batches that Kafka's own producer has made.
 
-ProducerPerformance of the same release sends the first records. What the broker then holds of them, but for a first third
-from while the JVM was warming up, is sent again and again, byte for byte, by a pipelined connection: batches, wrappers and
-compressed blocks are a Java producer's, and sixteen million take seconds. The broker gives them their offsets.
+1. ProducerPerformance of the same release sends the first records: the seed, about 64 MB of values.
+2. The stored seed is fetched back from the broker. Its first third is skipped, because the producer's JVM was still
+   warming up.
+3. The rest is sent again and again, byte for byte, over a pipelined connection. The broker assigns the offsets.
+
+All batches, wrapper messages and compressed blocks are therefore those of a Java producer, but sixteen million records
+take only seconds.
 """
 
 from __future__ import annotations
@@ -26,26 +30,32 @@ from consumerd.wire.session import encode_request
 from tests.support.kafka import Cluster, parse_release
 
 Unit = tuple[int, bytes]
-"""The offset behind a batch (or a message or wrapper), and its bytes."""
+"""A batch, message or wrapper message: the offset after its last record, and its bytes."""
 
 _SEED_BYTES: Final = 64_000_000
 _SEED_DOCUMENTS: Final = 50_000
 _REQUEST_BYTES: Final = 256 << 10
 _FETCH_BYTES: Final = 8 << 20
 _HEAD: Final = struct.Struct(">qi4xb")
-"""Offset, size and magic of a unit: message sets and batches agree on where these are."""
+"""Offset, size and magic of a unit. They have the same places in message sets and in batches."""
 _LAST_DELTA_AT: Final = 23
 
 
 def fill(cluster: Cluster, filling: Filling, records: int) -> int:
-    """Make the topic, fill it with at least ``records`` records, have them on disk, and return how many there are."""
+    """Create the topic and fill it; return its number of records.
+
+    All data is on disk when this returns.
+
+    Args:
+        records: least number of records that the topic gets.
+    """
     cluster.create_topic(filling.topic, filling.partitions)
     value_bytes = 250 if filling.payload is Payload.JSON else filling.value_bytes
     seed = min(records, max(1000, _SEED_BYTES // value_bytes))
     _produce_seed(cluster, filling, seed)
     total = seed
     if records > seed:
-        # the producer has spread the seed evenly; what one partition has of it goes to each, in turns
+        # the producer spread the seed evenly; the units of partition 0 are sent to each partition, in turns
         units = list(_fetch_units(cluster, filling, seed // 3 // filling.partitions))
         requests = [
             one
@@ -62,7 +72,7 @@ def fill(cluster: Cluster, filling: Filling, records: int) -> int:
             total += count
         with Connection(cluster.bootstrap, filling.topic) as connection:
             connection.produce(sent)
-    # what is still on its way to the disk would be somebody's noise
+    # pending disk writes would disturb the first reader
     os.sync()
     return total
 
@@ -78,18 +88,19 @@ def _produce_seed(cluster: Cluster, filling: Filling, records: int) -> None:
 
 
 def _requests(filling: Filling, units: list[Unit], partition: int) -> list[tuple[int, bytes]]:
-    """Return produce requests to a partition that hold all units but the first, whose beginning is not known, each with its count.
+    """Return produce requests for a partition, each with its number of records.
 
-    Counts come from the offsets, which have no holes.
+    They hold all units but the first, whose record count is unknown because its first offset is. The other counts are
+    differences of offsets, which have no gaps.
     """
     version = 3 if _has_batches(filling.release) else 2
     requests = []
     begin, _ = units[0]
     piece: list[bytes] = []
     for number, (behind, data) in enumerate(units[1:], 2):
-        # a broker takes a batch from a client only with the base offset 0, which the CRC does not cover
+        # a broker accepts a client's batch only with base offset 0; the CRC does not cover that field
         piece.append(bytes(8) + data[8:] if version == 3 else data)
-        # a request takes one batch of magic 2, and any number of messages
+        # a request may hold one batch of magic 2, or any number of messages of magic 0 and 1
         if version == 3 or number == len(units) or sum(map(len, piece)) >= _REQUEST_BYTES:
             produced = ProducePartition(partition=partition, record_set=b"".join(piece))
             topic = ProduceTopic(topic=filling.topic, partitions=(produced,))
@@ -100,12 +111,12 @@ def _requests(filling: Filling, units: list[Unit], partition: int) -> list[tuple
 
 
 def _has_batches(release: str) -> bool:
-    """Whether the release stores magic 2."""
+    """Return True if the release stores batches of magic 2."""
     return parse_release(release) >= (0, 11)
 
 
 def _fetch_units(cluster: Cluster, filling: Filling, start: int) -> Iterator[Unit]:
-    """Give what the broker holds of the topic from about ``start`` on, unit by unit."""
+    """Yield the units that the broker holds of partition 0, from about offset ``start`` on."""
     host, _, port = cluster.bootstrap.rpartition(":")
     version = 5 if _has_batches(filling.release) else 2
     offset, correlation_id = start, 0
@@ -127,7 +138,7 @@ def _fetch_units(cluster: Cluster, filling: Filling, start: int) -> Iterator[Uni
 
 
 def split_units(record_set: bytes) -> Iterator[Unit]:
-    """Give the whole messages, wrappers or batches of a record set."""
+    """Yield the complete batches, messages or wrapper messages of a record set."""
     at = 0
     while at + _LAST_DELTA_AT + 4 <= len(record_set):
         offset, size, magic = _HEAD.unpack_from(record_set, at)

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the daemon costs while nothing happens: ``python -m bench.idle [--release 1.1.1] [--topics 100] [--partitions 100]``.
+"""Cost of the daemon while no records arrive.
 
-One broker leads ``topics`` times ``partitions`` partitions that nobody produces into; one daemon with the null sink and its
-default settings owns them all. Told are how long that takes from the start of its process, and then, over ``--seconds`` in
-which nobody asks it anything: its share of one core, its resident memory, and how many requests of each kind brokers were
-sent. ``--profile`` adds what py-spy saw meanwhile (a sampler: it disturbs the share a little). The broker shares the cores.
+Usage: ``python -m bench.idle [--release 1.1.1] [--topics 100] [--partitions 100]``.
+
+One broker leads ``--topics`` times ``--partitions`` partitions without any producer. One daemon with the null sink and
+its default settings owns them all. Printed are:
+
+- the time from the start of its process until it owns all partitions, and until a broker has answered for all of them;
+- then, over ``--seconds`` without any scrape of its metrics: its share of one core, its resident memory, and its broker
+  requests per second by API.
+
+``--profile`` adds a profile by py-spy, whose sampling changes the share a little. The broker shares the cores.
 """
 
 from __future__ import annotations
@@ -27,6 +33,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from bench.readers.running import processor_s
 from tests.support.daemon import Daemon, settings_for
 from tests.support.kafka import RELEASES, Cluster
 from tests.support.topic_nodes import BROKER_ID, connected
@@ -39,7 +46,7 @@ BROKER_SETTINGS: Final = {
     "group.max.session.timeout.ms": "300000",
     "zookeeper.session.timeout.ms": "60000",
 }
-"""What lets one broker hold ten thousand partitions: small memory-mapped indexes, and no thread that visits each of them."""
+"""Settings for ten thousand partitions: small memory-mapped indexes, long timeouts, no work done for each partition."""
 
 _STARTS_WITHIN_S: Final = 300.0
 _REQUESTS: Final = "consumerd_broker_request_seconds_count"
@@ -48,7 +55,17 @@ _HIGH_WATERMARK: Final = "consumerd_high_watermark_offset"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idle:
-    """One measurement; ``core_share`` of one core, ``requests_per_s`` by API."""
+    """Result of one measurement.
+
+    Attributes:
+        partitions: number of partitions that the daemon owns.
+        claimed_s: time from the start of the process until it owned all partitions.
+        answered_s: time from the start of the process until a broker had answered for all partitions.
+        core_share: CPU time as a fraction of one core.
+        resident_mib: resident memory at the end.
+        peak_mib: highest resident memory since the start of the process.
+        requests_per_s: rate of broker requests, by API.
+    """
 
     partitions: int = 0
     claimed_s: float = 0.0
@@ -61,15 +78,18 @@ class Idle:
     def __str__(self) -> str:
         asked = ", ".join(f"{api} {rate:.2f}" for api, rate in sorted(self.requests_per_s.items()))
         return (
-            f"{self.partitions} partitions: claimed after {self.claimed_s:.1f} s, all answered for after {self.answered_s:.1f} s; "
-            f"{100 * self.core_share:.1f} % of a core, {self.resident_mib:.0f} MiB resident (at most {self.peak_mib:.0f}); "
-            f"requests/s: {asked}"
+            f"{self.partitions} partitions: claimed after {self.claimed_s:.1f} s, all answered for after "
+            f"{self.answered_s:.1f} s; {100 * self.core_share:.1f} % of a core, {self.resident_mib:.0f} MiB resident "
+            f"(at most {self.peak_mib:.0f}); requests/s: {asked}"
         )
 
 
 @contextmanager
 def crowded_cluster(release: str, topics: int, partitions: int) -> Iterator[Cluster]:
-    """Start a broker that leads so many partitions of each of so many topics, ``idle-...``."""
+    """Start a broker that leads ``topics`` topics of ``partitions`` partitions each.
+
+    The context manager yields when the broker has created the logs of all partitions.
+    """
     _raise_file_limit()
     with Cluster(release, heap="2g", properties=BROKER_SETTINGS, brisk=False) as cluster:
         assigned = {str(number): [BROKER_ID] for number in range(partitions)}
@@ -88,16 +108,19 @@ def crowded_cluster(release: str, topics: int, partitions: int) -> Iterator[Clus
 
 
 def topic_names(topics: int) -> tuple[str, ...]:
-    """Return the topics' names, as different as those that people give.
+    """Return the names of the topics, ``idle-`` and a checksum, as different as real names.
 
-    Numbered ones make a degenerate hash table of a broker's fetch session, up to 1.1 at least: to begin one of ten thousand
-    partitions takes minutes then, whoever asks for it.
+    Numbered names would collide in the hash table of a broker's fetch session (up to 1.1 at least). With any client, it
+    then takes minutes to start a session of ten thousand partitions.
     """
     return tuple(f"idle-{zlib.crc32(b'%d' % number):08x}" for number in range(topics))
 
 
 def _raise_file_limit() -> None:
-    """Let children open as many files as may be: a broker keeps each partition's log open."""
+    """Raise the limit of open files to the hard limit; child processes inherit it.
+
+    A broker keeps the log of each partition open.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -105,10 +128,14 @@ def _raise_file_limit() -> None:
 def measure_idle(
     cluster: Cluster, topics: int, partitions: int, *, seconds: float, profile: Path | None, package: Path | None = None
 ) -> Idle:
-    """Run one daemon until it owns everything and has calmed down, then watch it. Raises DaemonFailed.
+    """Run one daemon that owns all partitions, and measure it when its load is stable.
 
     Args:
+        seconds: length of the measurement.
+        profile: file for py-spy's raw output; None for no profile.
         package: folder of another version of consumerd; None for this one.
+
+    Raises DaemonFailed.
     """
     total = topics * partitions
     folder = Path(tempfile.mkdtemp(prefix="consumerd-bench-"))
@@ -137,7 +164,10 @@ def measure_idle(
 
 
 class _Calm:
-    """Whether a process has taken about as much of the processor in the last moments as in those before."""
+    """Condition that a process's CPU share is stable.
+
+    It is when the shares of the last three intervals differ by less than 5 % of a core.
+    """
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -155,7 +185,7 @@ class _Calm:
 def _watch(daemon: Daemon, seconds: float, profile: Path | None) -> Idle:
     pid = daemon.process.pid
     before = _count_requests(_scrape(daemon))
-    time.sleep(2.0)  # a scrape of so many series is work that nobody asks for below
+    time.sleep(2.0)  # the scrape above returns thousands of series; let the daemon become idle again
     sampler = _start_sampler(pid, seconds, profile)
     began, had = time.monotonic(), processor_s(pid)
     time.sleep(seconds)
@@ -183,7 +213,7 @@ def _start_sampler(pid: int, seconds: float, profile: Path | None) -> subprocess
 
 
 def show_profile(path: Path, lines: int = 40) -> str:
-    """Return the functions of a sampler's raw output, by what they and what they call had of the samples."""
+    """Return a table of the functions in py-spy's raw output, by inclusive share of samples."""
     own: Counter[str] = Counter()
     whole: Counter[str] = Counter()
     for line in path.read_text().splitlines():
@@ -208,20 +238,14 @@ def _scrape(daemon: Daemon) -> str:
 
 
 def _count_known(text: str) -> int:
-    """Return for how many partitions a broker has answered."""
+    """Return the number of partitions for which a broker has answered."""
     return sum(line.startswith(_HIGH_WATERMARK + "{") and not line.endswith("NaN") for line in text.splitlines())
 
 
 def _count_requests(text: str) -> Counter[str]:
-    """Return how many requests of each API were answered so far."""
+    """Return the number of requests answered so far, by API."""
     lines = (line for line in text.splitlines() if line.startswith(_REQUESTS + "{"))
     return Counter({line.split('"')[1]: int(float(line.rpartition(" ")[2])) for line in lines})
-
-
-def processor_s(pid: int) -> float:
-    """Return what a process has had of the processor so far, in seconds."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _memory_mib(pid: int, name: str) -> float:
@@ -230,7 +254,7 @@ def _memory_mib(pid: int, name: str) -> float:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print its results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--release", choices=RELEASES, nargs="+", default=["1.1.1"])
     parser.add_argument("--topics", type=int, default=100)

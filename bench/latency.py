@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From producing to the reader: ``python -m bench.latency [--release 1.1.1] [--partitions 1 8] [--rate 1000] [--rounds 5]``.
+"""Latency from the producer to each reader.
 
-A producer of its own writes ``--rate`` values a second, each saying when it was handed over, one at a time and in turn to the
-topic's partitions. The readers take turns, one at a time and in another order each round: the daemon with its default
-settings and a sink that notes when it is given a batch, aiokafka's ``getmany`` loop, and Java's new consumer, which note when
-a call returns. Each warms up first, in each round anew, and the broker before all of them. Told are the median and the 99th
-percentile of each round's values, their medians over the rounds, and what share of a core the reader took. The broker and the
-producer share the cores.
+Usage: ``python -m bench.latency [--release 1.1.1] [--partitions 1 8] [--rate 1000] [--rounds 5]``.
+
+A producer process sends ``--rate`` values/s, one at a time, to the partitions in turn. Each value holds the time at
+which it was sent. The readers run one at a time, in another order each round:
+
+- the daemon with its default settings and a sink that notes when it gets a batch;
+- aiokafka's ``getmany`` loop and Java's new consumer, which note when a call returns.
+
+The broker is warmed up once, each reader in each of its rounds. Printed are, for each reader, the median and the 99th
+percentile of the latency in ms (of each round, and the medians of the rounds) and the reader's share of one core. The
+broker and the producer share the cores.
 """
 
 from __future__ import annotations
@@ -26,8 +31,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench.idle import processor_s
 from bench.latencies import timing_sink
+from bench.readers.running import processor_s
 from tests.support.daemon import Daemon, settings_for
 from tests.support.kafka import RELEASES, Cluster, compile_java, java_command
 
@@ -37,12 +42,19 @@ _ROOT: Final = Path(__file__).resolve().parents[1]
 _HERE: Final = Path(__file__).with_name("latencies")
 
 Started = Callable[[Cluster, str, int, Path, Path], AbstractContextManager[int]]
-"""Starts a reader of a topic with so many partitions, in a folder, that notes arrivals in a file; gives its process."""
+"""Starts a reader and gives its pid. Arguments: cluster, topic, partition count, folder, file for arrivals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """One round of one reader: milliseconds, values seen, and the share of a core that it took."""
+    """Result of one round of one reader.
+
+    Attributes:
+        median_ms: median latency.
+        p99_ms: 99th percentile of the latency.
+        values: number of values measured.
+        core_share: CPU time of the reader as a fraction of one core.
+    """
 
     median_ms: float
     p99_ms: float
@@ -60,11 +72,15 @@ def measure_latency(
     readers: Sequence[str] = (),
     packages: Mapping[str, Path] | None = None,
 ) -> dict[str, list[Latency]]:
-    """Return each reader's rounds, which took turns.
+    """Measure the readers in turns; return the rounds of each, by name.
 
     Args:
-        readers: names of :data:`READERS`; none for all.
-        packages: folders of versions of consumerd by name, which then are the readers.
+        partitions: number of partitions of the topic.
+        rate: values/s that are produced.
+        rounds: number of rounds.
+        seconds: length of a round, after the warm-up.
+        readers: names of :data:`READERS`; empty for all.
+        packages: folders of versions of consumerd, by name. If given, these versions are the readers.
     """
     starters = {name: _daemon_of(package) for name, package in packages.items()} if packages else READERS
     topic = f"latency-{partitions}"
@@ -80,7 +96,7 @@ def measure_latency(
 
 
 def _turned(names: list[str], number: int) -> list[str]:
-    """Return the names in the order of a round: each comes first some time."""
+    """Return the names in the order of a round; each is first in some round."""
     first = number % len(names)
     return names[first:] + names[:first]
 
@@ -99,7 +115,7 @@ def _measure_round(start: Started, cluster: Cluster, topic: str, partitions: int
             began, had = time.time(), processor_s(pid)
             time.sleep(seconds)
             ended, taken = time.time(), processor_s(pid) - had
-            time.sleep(1.0)  # for the lines of the last ones
+            time.sleep(1.0)  # until the last arrivals are in the file
         return _summarise(arrivals, began, ended, taken / (ended - began))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -119,7 +135,7 @@ def _summarise(arrivals: Path, began: float, ended: float, core_share: float) ->
 
 
 def _daemon_of(package: Path) -> Started:
-    """Return what starts the daemon of a version, given the folder that its package is in."""
+    """Return a starter for the daemon of the version in the folder ``package``."""
     return partial(_daemon, package=package)
 
 
@@ -136,7 +152,7 @@ def _daemon(
         cluster.zookeeper, f"bench-{time.monotonic_ns()}", topics=(topic,), log={"level": "info"},
         sink={"type": "timing", "path": str(arrivals)}, offsets={"commit_interval_ms": 5000, "on_missing": "latest"},
     )  # fmt: skip
-    # the sink is of this checkout in either case
+    # the sink comes from this checkout, also for another version of the daemon
     path = (str(timing_sink.install(folder / "sink")), str(package), str(_ROOT))
     with Daemon(folder, "daemon", settings, python_path=path) as daemon:
         (folder / "log").symlink_to(daemon.log_path)
@@ -174,7 +190,7 @@ READERS: Final[Mapping[str, Started]] = {"consumerd": _daemon, "aiokafka": _aiok
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print its results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--release", choices=RELEASES, default="1.1.1")
     parser.add_argument("--partitions", type=int, nargs="+", default=[1, 8])
@@ -197,8 +213,9 @@ def main() -> None:
             for name, rounds in found.items():
                 each = "  ".join(f"{one.median_ms:.2f}/{one.p99_ms:.2f}" for one in rounds)
                 print(
-                    f"{partitions:3} partitions  {name:18} p50 {statistics.median(one.median_ms for one in rounds):6.2f} ms, "
-                    f"p99 {statistics.median(one.p99_ms for one in rounds):6.2f} ms, "
+                    f"{partitions:3} partitions  {name:18} p50 "
+                    f"{statistics.median(one.median_ms for one in rounds):6.2f} ms, p99 "
+                    f"{statistics.median(one.p99_ms for one in rounds):6.2f} ms, "
                     f"{100 * statistics.median(one.core_share for one in rounds):5.1f} % of a core   ({each})",
                     flush=True,
                 )

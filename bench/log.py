@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Appends to a partition's log, one thread: record sets of 64 KiB as producers send them, on this disk, unflushed.
+"""Append rate of the embedded broker's partition log, on one thread.
 
     python -m bench.log [--seconds 2] [--directory DIR]
 
-Values of 100 bytes, 50 records a millisecond. Shown are processor time and wall time per format and codec, what of it is
-not the log's (check, offsets: ``prepare``), and the same bytes written to a file with nothing done to them.
+Record sets of 64 KiB, as producers send them, are appended to a log on this disk without fsync. Values have 100 bytes;
+there are 50 records per millisecond of timestamps.
+
+The table shows, for each format and codec, MB of values per second of CPU time and of wall time, million records per
+second of CPU time, and the rate of ``prepare`` alone (CRC check and offsets), which is a part of each append. The last
+line is for the same bytes written to a file without any processing.
 """
 
 from __future__ import annotations
@@ -21,7 +25,8 @@ from consumerd.embedded.log.partition_log import PartitionLog
 from consumerd.embedded.log.preparation import prepare
 from consumerd.embedded.log.settings import LogSettings
 from consumerd.model import TopicPartition
-from consumerd.wire.modern.building import NewRecord, build_record_set
+from consumerd.wire.modern.building import build_record_set
+from consumerd.wire.records import NewRecord
 
 PARTITION = TopicPartition.modern("bench", 0)
 SET_BYTES = 64 << 10
@@ -31,7 +36,7 @@ CODECS = ("none", "gzip", "snappy", "lz4")
 
 
 def make_set(magic: int, codec: int) -> tuple[bytes, int]:
-    """Return a record set that has 64 KiB before it is compressed, and how many records are in it."""
+    """Return a record set of 64 KiB before compression, and its number of records."""
     count = SET_BYTES // (VALUE_BYTES + (26, 34, 8)[magic])
     rng = random.Random(7)
     records = [
@@ -44,7 +49,7 @@ def make_set(magic: int, codec: int) -> tuple[bytes, int]:
 
 
 def rate(work: Callable[[], object], seconds: float) -> tuple[float, float]:
-    """Return how often a second of processor time, and of the clock, ``work`` is done."""
+    """Return the calls of ``work`` per second of CPU time and of wall time."""
     done = 0
     wall, processor = time.perf_counter(), time.process_time()
     while (elapsed := time.perf_counter() - wall) < seconds:
@@ -55,7 +60,7 @@ def rate(work: Callable[[], object], seconds: float) -> tuple[float, float]:
 
 
 def measure(directory: Path, magic: int, codec: int, seconds: float) -> str:
-    """Return a line of the table."""
+    """Measure one format and codec; return its line of the table."""
     data, count = make_set(magic, codec)
     settings = LogSettings(message_format=magic, segment_bytes=256 << 20, retention_ms=None)
     log = PartitionLog.open(directory, PARTITION, settings=settings, files=OsLogFiles(), now_ms=lambda: NOW_MS)
@@ -67,8 +72,8 @@ def measure(directory: Path, magic: int, codec: int, seconds: float) -> str:
     log.folder.rmdir()
     megabytes = count * VALUE_BYTES / 1e6
     return (
-        f"magic {magic} {CODECS[codec]:>6} {len(data):>6} {by_processor * megabytes:>10.0f} {by_clock * megabytes:>10.0f}"
-        f" {by_processor * count / 1e6:>10.2f} {prepared * megabytes:>10.0f}"
+        f"magic {magic} {CODECS[codec]:>6} {len(data):>6} {by_processor * megabytes:>10.0f} "
+        f"{by_clock * megabytes:>10.0f} {by_processor * count / 1e6:>10.2f} {prepared * megabytes:>10.0f}"
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On what was measured: the machine, and the versions of everything."""
+"""Description of what was measured: the machine, and the versions of all software."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROOT: Final = Path(__file__).resolve().parents[1]
 
 
 def describe_machine() -> str:
-    """Return cores, model, memory and kernel in one line."""
+    """Return the cores, CPU model, memory and kernel in one line."""
     model = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     memory = re.search(r"^MemTotal:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
     gib = int(memory.group(1)) / (1 << 20) if memory else float("nan")
@@ -27,7 +27,10 @@ def describe_machine() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the version of everything that takes part, by name; what is not installed is left out."""
+    """Return the versions of consumerd, all clients, Python and Java, by name.
+
+    Packages that are not installed are left out.
+    """
     from consumerd.wire.kernel import describe
 
     found = {"consumerd": f"{metadata.version('consumerd')}{_commit()}", "kernel": describe()}
@@ -46,7 +49,7 @@ def versions() -> dict[str, str]:
 
 
 def load() -> str:
-    """Return the load averages: what else the machine does."""
+    """Return the load averages of the last 1, 5 and 15 minutes."""
     return " ".join(f"{one:.2f}" for one in os.getloadavg())
 
 

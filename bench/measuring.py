@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Having a case's readers read, in turns, round after round, and keeping what each reading was."""
+"""Measurement of a case: its readers take turns, round after round."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bench.readers.running import ReaderFailed, Source, Starter, processor_s
 from bench.slopes import Marks, TooFewRecords, slope_between
 
 LIMIT_S: Final = 20.0
-"""How long a reader reads, from its first record on, when it does not come to the upper mark before."""
+"""Time limit in seconds, from a reader's first record on. It ends readings that do not reach the upper mark before."""
 
 _BEGINS_WITHIN_S: Final = 60.0
 _LOOK_S: Final = 0.05
@@ -27,7 +27,16 @@ _LOOK_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One reading; ``*_cores`` are what the reader's process and the broker's had of the processor meanwhile."""
+    """Result of one reading.
+
+    Attributes:
+        records_per_s: rate between the two counts ``low`` and ``high``.
+        seconds: time between them.
+        low: record count at which the measurement began.
+        high: record count at which it ended.
+        reader_cores: CPU time of the reader per second, in cores; None if the reading was too short.
+        broker_cores: the same of the broker.
+    """
 
     records_per_s: float
     seconds: float
@@ -39,14 +48,14 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A case's readings by reader, in the order of their rounds, and what failed."""
+    """Readings of a case by reader, in the order of the rounds, and its failures."""
 
     case: str
     readings: Mapping[Reader, Sequence[Reading]]
     failures: Sequence[str] = ()
 
     def rates(self, reader: Reader) -> list[float]:
-        """Return records a second, round by round."""
+        """Return the rates of a reader in records/s, round by round."""
         return [reading.records_per_s for reading in self.readings.get(reader, ())]
 
 
@@ -61,7 +70,15 @@ def take_rounds(
     limit_s: float = LIMIT_S,
     told: Callable[[int, Reader, Reading | str], None] = lambda *_: None,
 ) -> Measured:
-    """Let each reader read once a round; every other round goes backwards, so that nobody is always behind the same one."""
+    """Let each reader read once in each round.
+
+    Every second round runs in reverse order, so that the order of the readers does not matter.
+
+    Args:
+        marks: record counts between which the rate is measured.
+        limit_s: time limit of a reading, see :data:`LIMIT_S`.
+        told: called after each reading with the round (from 0), the reader, and its reading or error text.
+    """
     readings: dict[Reader, list[Reading]] = {reader: [] for reader in readers}
     failures = []
     for number in range(rounds):
@@ -79,7 +96,11 @@ def take_rounds(
 
 
 def read_once(start: Starter, source: Source, marks: Marks, limit_s: float = LIMIT_S) -> Reading:
-    """Read from the beginning to the upper mark. Raises ReaderFailed, TooFewRecords."""
+    """Read the topic from its first offset to the upper mark or the time limit.
+
+    Raises ReaderFailed if the reader ends or delivers no record within 60 s, TooFewRecords if it read too little for a
+    rate.
+    """
     broker = source.cluster.processes["broker-0"].pid
     usage = _Usage()
     with scratch() as folder, start(source, folder) as running:
@@ -92,7 +113,7 @@ def read_once(start: Starter, source: Source, marks: Marks, limit_s: float = LIM
             if count and first_at is None:
                 first_at = now
             if count >= marks.low:
-                with contextlib.suppress(FileNotFoundError):  # it has just ended
+                with contextlib.suppress(FileNotFoundError):  # the process has just ended
                     usage.add(now, processor_s(running.pid), processor_s(broker))
             if count >= marks.high or (first_at is not None and now - first_at > limit_s):
                 break
@@ -112,7 +133,7 @@ def read_once(start: Starter, source: Source, marks: Marks, limit_s: float = LIM
 
 
 class _Usage:
-    """Processor time of two processes at the first and the last look."""
+    """CPU time of two processes, at the first and at the last sample."""
 
     def __init__(self) -> None:
         self._looks: list[tuple[float, float, float]] = []
@@ -130,7 +151,7 @@ class _Usage:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """Give a folder that goes afterwards."""
+    """Create a temporary folder and delete it at the end of the block."""
     folder = Path(tempfile.mkdtemp(prefix="consumerd-bench-"))
     try:
         yield folder

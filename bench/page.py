@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the tables of docs/performance.md anew from the results kept beside it: ``python -m bench.page``. Measures nothing."""
+"""Rewrites the tables of docs/performance.md from the stored results: ``python -m bench.page``.
+
+It measures nothing.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ PLOT: Final = "performance/rates.png"
 
 
 def rewrite(page: str, docs: Path = DOCS) -> str:
-    """Return the page with the tables that the results in ``docs`` give. Raises ValueError if it lacks their markers."""
+    """Return the page with its tables rewritten from the results in ``docs``.
+
+    Raises ValueError if the page lacks the markers of the tables.
+    """
     plot = PLOT if (docs / PLOT).exists() else None
     page = report.put_between(page, report.document(load_results(docs / "performance" / "results.json"), plot))
     of_spark = spark_report.document(spark_report.load(docs / "performance" / "spark.json"))

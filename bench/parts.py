@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured without a topic that everybody reads: decoding alone, latency, idling, rebalancing. Rows for the report."""
+"""Measurements that need no topic of a case.
+
+They are decoding, latency, idling, rebalancing, draining a broker of Kafka 0.7, mirroring, and producing. Each
+returns its rows of the report.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from bench import decode
@@ -20,7 +25,7 @@ from bench.results import Row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How much is put into it; ``quick`` only shows that it runs."""
+    """Number of rounds; ``quick`` only checks that everything runs."""
 
     rounds: int
     quick: bool
@@ -32,11 +37,11 @@ _KERNEL_TARGETS: Final = {"magic 0": 10e6, "magic 1": 10e6, "magic 2": 30e6}
 
 
 def measure_kernel(effort: Effort) -> list[Row]:
-    """Decode in memory on one core, CRCs checked."""
+    """Measure decoding in memory on one core, with CRCs verified."""
     sets = decode.record_sets(decode.payloads()["repeated"])
     rows = []
     for name, target in _KERNEL_TARGETS.items():
-        decode.decode_ours(sets[name])  # what is imported and compiled once
+        decode.decode_ours(sets[name])  # warm-up: imports and compilation happen once
         rates = [_decode_rate(sets[name], 0.1 if effort.quick else 1.0) for _ in range(effort.rounds)]
         median = statistics.median(rates)
         rows.append(
@@ -51,7 +56,7 @@ def measure_kernel(effort: Effort) -> list[Row]:
 
 
 def _decode_rate(data: bytes, seconds: float) -> float:
-    """Return records a second of this thread's processor time."""
+    """Return the rate in records per second of this thread's CPU time."""
     sets, began = 0, time.thread_time()
     while (taken := time.thread_time() - began) < seconds:
         decode.decode_ours(data)
@@ -60,7 +65,7 @@ def _decode_rate(data: bytes, seconds: float) -> float:
 
 
 def measure_idle(effort: Effort) -> list[Row]:
-    """Own ten thousand partitions of which nothing comes."""
+    """Measure a daemon that owns ten thousand idle partitions."""
     from bench import idle
 
     rows = []
@@ -90,7 +95,7 @@ def measure_idle(effort: Effort) -> list[Row]:
 
 
 def measure_latencies(effort: Effort) -> list[Row]:
-    """From producing to the reader, a thousand values a second."""
+    """Measure the latency from the producer to each reader, at 1,000 values/s."""
     from bench import latency
     from tests.support.kafka import Cluster
 
@@ -113,7 +118,14 @@ def measure_latencies(effort: Effort) -> list[Row]:
 
 
 def latency_row(work: str, milliseconds: Mapping[str, Sequence[float]]) -> Row:
-    """Set our rounds beside each peer's: nobody's median is below ours."""
+    """Return the row that compares our latency with that of the peers.
+
+    The target is met if no peer has a lower median than ours.
+
+    Args:
+        work: text of the row.
+        milliseconds: latency of each round, by reader.
+    """
     medians = {name: statistics.median(rounds) for name, rounds in milliseconds.items()}
     ours = medians.pop("consumerd")
     own_rounds = milliseconds["consumerd"]
@@ -126,8 +138,8 @@ def latency_row(work: str, milliseconds: Mapping[str, Sequence[float]]) -> Row:
 
 
 _CLAIMED: Final = re.compile(
-    r"^(?P<who>[^,:]+)(, round \d+)?: all claimed (?P<seconds>[\d.]+) s after the join; *(?P<moved>\d+) partitions moved,"
-    r" (?P<stayed>\d+) stayed, (?P<untouched>\d+) of them untouched$",
+    r"^(?P<who>[^,:]+)(, round \d+)?: all claimed (?P<seconds>[\d.]+) s after the join; *"
+    r"(?P<moved>\d+) partitions moved, (?P<stayed>\d+) stayed, (?P<untouched>\d+) of them untouched$",
     re.MULTILINE,
 )
 _REQUESTS: Final = re.compile(r"^ +(\d+) requests \(", re.MULTILINE)
@@ -135,7 +147,10 @@ _GAPS: Final = re.compile(r"^ +gaps .* (?P<when>before|during) .*: longest (?P<m
 
 
 def measure_rebalance(effort: Effort) -> list[Row]:
-    """Four processes to five, a thousand partitions, ours and then Java's."""
+    """Measure groups that grow from four processes to five: ours, then Java's.
+
+    There are a thousand partitions, or 40 with ``quick``.
+    """
     command = [sys.executable, "-m", "bench.rebalance", "processes", "--java", "--rounds", str(effort.rounds)]
     command += ["--topics", "2", "--partitions", "20"] if effort.quick else []
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True)
@@ -144,7 +159,7 @@ def measure_rebalance(effort: Effort) -> list[Row]:
 
 
 def rebalance_rows(printed: str, partitions: int) -> list[Row]:
-    """Read what ``bench.rebalance`` prints of each group that grew from four members to five."""
+    """Return the rows for the text that ``bench.rebalance processes --java`` has printed."""
     claims = list(_CLAIMED.finditer(printed))
     ends = [claim.start() for claim in claims[1:]] + [len(printed)]
     seconds: list[float] = []
@@ -172,7 +187,8 @@ def rebalance_rows(printed: str, partitions: int) -> list[Row]:
             met=claimed <= 3.0,
         ),
         Row(
-            work=f"{work}: owner nodes of partitions that stay; longest time without a batch of theirs, before and meanwhile",
+            work=f"{work}: owner nodes of partitions that stay; longest time without a batch of theirs, before and "
+            "meanwhile",
             target="all untouched",
             figure=f"**{'all' if untouched else 'not all'} untouched**; "
             f"{max(pauses['before'], default=0)} ms, {max(pauses['during'], default=0)} ms",
@@ -187,9 +203,64 @@ def rebalance_rows(printed: str, partitions: int) -> list[Row]:
     ]
 
 
+def measure_legacy(effort: Effort) -> list[Row]:
+    """Measure draining a broker of Kafka 0.7, uncompressed and gzip."""
+    from bench import legacy
+
+    return legacy.measure_drain(2_000_000 if effort.quick else 8_000_000, effort.rounds)
+
+
+def measure_legacy_java(effort: Effort) -> list[Row]:
+    """Measure draining a real broker of the 0.7 generation beside that generation's Java consumer."""
+    from bench import legacy_java
+
+    return legacy_java.measure_beside_java(2_000_000 if effort.quick else 8_000_000, effort.rounds)
+
+
+def measure_mirror(peer: str, codec: str, effort: Effort) -> list[Row]:
+    """Measure the daemon beside MirrorMaker 1 or 2, for one codec."""
+    from bench import mirror_peers
+
+    records = 500_000 if effort.quick else 4_000_000
+    return mirror_peers.measure_beside_peer(mirror_peers.PEERS[peer], records, effort.rounds, (codec,))
+
+
+def measure_transactions(effort: Effort) -> list[Row]:
+    """Measure the sink kafka beside writes without transactions."""
+    from bench import mirror
+
+    return mirror.measure_transactions(1.0 if effort.quick else 6.0, effort.rounds)
+
+
+def measure_mirror_start(effort: Effort) -> list[Row]:
+    """Measure how long the sink kafka takes to begin partitions: 1,000, or 20 with ``quick``."""
+    from bench import mirror
+
+    partitions, seconds = (20, 2.0) if effort.quick else (1000, 10.0)
+    return mirror.measure_start(partitions, seconds, effort.rounds)
+
+
+def measure_producer(effort: Effort) -> list[Row]:
+    """Measure our producer beside those of librdkafka, Java and aiokafka."""
+    from bench import produce
+    from bench.producers import JAVA_WARM_UP
+
+    records, java_warm_up = (50_000, 50_000) if effort.quick else (500_000, JAVA_WARM_UP)
+    return produce.measure_beside_peers(records, effort.rounds, java_warm_up=java_warm_up)
+
+
 PARTS: Final[Mapping[Part, Measure]] = {
     Part.KERNEL: measure_kernel,
     Part.LATENCY: measure_latencies,
     Part.IDLE: measure_idle,
     Part.REBALANCE: measure_rebalance,
+    Part.LEGACY: measure_legacy,
+    Part.LEGACY_JAVA: measure_legacy_java,
+    Part.MIRROR_1: partial(measure_mirror, "1", "none"),
+    Part.MIRROR_1_LZ4: partial(measure_mirror, "1", "lz4"),
+    Part.MIRROR_2: partial(measure_mirror, "2", "none"),
+    Part.MIRROR_2_LZ4: partial(measure_mirror, "2", "lz4"),
+    Part.TRANSACTIONS: measure_transactions,
+    Part.MIRROR_START: measure_mirror_start,
+    Part.PRODUCER: measure_producer,
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that look like something: JSON documents of changing length, some of it text, some of it noise."""
+"""Realistic record values: JSON documents of varying length, part text, part random numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _WORDS: Final = 2000
 
 
 def documents(count: int, seed: int = 7) -> Iterator[bytes]:
-    """Give ``count`` documents of 100 to 400 bytes, each length as likely; the same for the same seed."""
+    """Yield ``count`` documents of 100 to 400 bytes; all lengths are equally likely.
+
+    The same seed gives the same documents.
+    """
     source = random.Random(seed)
     words = [source.randbytes(source.randrange(2, 6)).hex() for _ in range(_WORDS)]
     for number in range(count):
@@ -28,5 +31,5 @@ def documents(count: int, seed: int = 7) -> Iterator[bytes]:
         }
         text = json.dumps(document, separators=(",", ":")).encode()
         note = " ".join(source.choices(words, k=(size - len(text)) // 5 + 1)).encode()[: size - len(text)]
-        # the note is the last field, and no word of it needs escaping
+        # the note is the last field, and none of its words needs escaping
         yield text[:-2] + note.ljust(size - len(text), b".") + b'"}'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How each reader is started."""
+"""Starters of all readers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from bench.readers.running import Source, Starter
 from bench.readers.telling import parse_told
 
 
-def _loop(module: str) -> Starter:
+def _loop(module: str, *, by_zookeeper: bool = False) -> Starter:
     def command(source: Source) -> list[str]:
         return [
             sys.executable,
             "-m",
             f"bench.readers.{module}",
-            source.cluster.bootstrap,
+            source.cluster.zookeeper if by_zookeeper else source.cluster.bootstrap,
             source.topic,
             str(source.records),
         ]
@@ -37,6 +37,9 @@ STARTERS: Final[Mapping[Reader, Starter]] = {
     Reader.JAVA_NEW: child(java.new_consumer, java.parse_report),
     Reader.JAVA_OLD: child(java.high_level_consumer, java.parse_report),
     Reader.CONFLUENT: _loop("confluent_consume"),
+    Reader.CONNECTOR_BATCHES: _loop("connector_batches", by_zookeeper=True),
+    Reader.CONNECTOR_RECORDS: _loop("connector_records", by_zookeeper=True),
+    Reader.SIMPLE: _loop("simple_consumer"),
     Reader.AIOKAFKA: _loop("aiokafka_getmany"),
     Reader.KAFKA_PYTHON: _loop("kafka_python_poll"),
     Reader.SOCKET: _loop("raw_socket"),

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A blocking connection to a broker that keeps it busy: pipelined fetches whose batches are only walked, pipelined produces."""
+"""Blocking connection that keeps a broker busy with pipelined requests.
+
+It reads the headers of fetched batches and does not decode records.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +20,24 @@ from consumerd.wire.session import encode_request
 IN_FLIGHT: Final = 5
 
 _BATCH: Final = struct.Struct(">qi4xb6xi")
-"""Base offset, size, magic and last offset delta of a batch."""
+"""Base offset, size, magic and last offset delta in the header of a batch."""
 _FETCH_VERSION: Final = 5
 
 
 def _before_records(topic: str) -> int:
-    """Return where the record set's size is: behind size, correlation id, throttle time, one topic, its name, one
-    partition, its fields, no aborted transactions.
+    """Return the position of the record set's size in a fetch response.
+
+    Before it are: size, correlation id, throttle time, number of topics (one), topic name, number of partitions (one),
+    fields of the partition, number of aborted transactions (none).
     """
     return 4 + 4 + 4 + 4 + (2 + len(topic.encode())) + 4 + (4 + 2 + 8 + 8 + 8) + 4
 
 
 class Connection:
-    """It only counts. ``topic`` has one partition, of magic 2, led by the broker at ``bootstrap``."""
+    """Blocking connection to the broker at ``bootstrap``, for one topic that it leads.
+
+    :meth:`read_all` reads partition 0, which must hold batches of magic 2.
+    """
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         host, _, port = bootstrap.rpartition(":")
@@ -49,11 +57,16 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
         self._socket.close()
 
     def read_all(self, records: int, tell: Callable[[int], None] = lambda _: None) -> float:
-        """Fetch ``records`` values from offset 0 on; return the seconds that it took. ``tell`` hears how far it is."""
+        """Fetch partition 0 from offset 0 to ``records``; return the seconds that it took.
+
+        Args:
+            records: offset at which to stop.
+            tell: called after each response with the next offset.
+        """
         began = time.perf_counter()
         self._filled = 0
         self._ask(0)
@@ -74,7 +87,10 @@ class Connection:
         self._socket.sendall(encode_request(request, _FETCH_VERSION, correlation_id=1, client_id="bench"))
 
     def _walk_answer(self, records: int) -> int:
-        """Receive one answer, ask for the next as soon as that is known, and return its first offset."""
+        """Receive one response and return the offset of the next fetch.
+
+        The next request is sent as soon as that offset is known, which is when the last batch header has arrived.
+        """
         before = self._before_records
         self._fill(before + 4)
         end = 4 + int.from_bytes(self._memory[:4], "big")
@@ -105,7 +121,11 @@ class Connection:
             self._filled += count
 
     def produce(self, frames: Iterable[bytes]) -> float:
-        """Send produce requests for one partition, :data:`IN_FLIGHT` at once; return the seconds until all are answered."""
+        """Send produce requests for one partition; return the seconds that it took.
+
+        Args:
+            frames: encoded requests. At most :data:`IN_FLIGHT` wait for their acknowledgement.
+        """
         began = time.perf_counter()
         self._filled = 0
         waiting = 0
@@ -123,7 +143,7 @@ class Connection:
         self._fill(4)
         size = 4 + int.from_bytes(self._memory[:4], "big")
         self._fill(size)
-        # behind size, correlation id, one topic, its name, one partition, its number
+        # before the error code: size, correlation id, one topic, its name, one partition and its number
         at = 4 + 4 + 4 + (2 + len(self._topic.encode())) + 4 + 4
         error = int.from_bytes(self._memory[at : at + 2], "big")
         assert error == 0, f"refused with error {error}"

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results as a picture: a row of bars a case, one for each reader, with the least and the most of the rounds."""
+"""Bar chart of the results: one group per case, one bar per reader.
+
+A bar is the median of the rounds; its error bar goes from the lowest to the highest rate.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,9 @@ _COLOURS: Final = {
     Reader.PARQUET: "#5aa0d0",
     Reader.PARQUET_SNAPPY: "#9cc7e6",
     Reader.PURE: "#a9cce3",
+    Reader.CONNECTOR_BATCHES: "#7a5ba8",
+    Reader.CONNECTOR_RECORDS: "#b39bd6",
+    Reader.SIMPLE: "#d5c7ea",
     Reader.JAVA_NEW: "#d9822b",
     Reader.JAVA_OLD: "#f0b775",
     Reader.CONFLUENT: "#5f8f4e",
@@ -28,11 +34,14 @@ _COLOURS: Final = {
 
 
 _BETWEEN: Final = 1.4
-"""Room for a case's title, in bars."""
+"""Space for the title of a case, in bars."""
 
 
 def draw(results: Results, path: Path) -> bool:
-    """Write a PNG and return True; False when there are no rates to draw. Needs matplotlib."""
+    """Write the chart as a PNG file.
+
+    Returns False, and writes nothing, if there are no rates to draw. Needs matplotlib.
+    """
     bars = [
         (case, reader, spread_of(rates))
         for case in CASES
@@ -67,7 +76,7 @@ def draw(results: Results, path: Path) -> bool:
 
 
 def _halves(bars: list[Bar]) -> list[list[Bar]]:
-    """Split between two cases, so that neither is tall."""
+    """Split the bars between two cases, into columns of similar height."""
     cuts = [at for at in range(1, len(bars)) if bars[at][0] is not bars[at - 1][0]]
     if not cuts:
         return [bars]

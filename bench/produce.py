@@ -1,43 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producing, side by side with aiokafka's producer: ``python -m bench.produce [--records N] [--rounds N] [--release R]``.
+"""Benchmark of producing: our producer beside librdkafka's, Java's and aiokafka's.
 
-Values of 100 bytes into one topic of several partitions on a real broker, acknowledged (acks 1), with the same size of batches
-and no lingering, in one process, the two beginning a round by turns. Both buffer each record and wait for all acknowledgements at the end. Two readings
-a round: records a second by the clock, and by this process's CPU time, which the broker on the same cores disturbs less. The
-best round counts.
+    python -m bench.produce [--codecs none lz4] [--records 500000] [--rounds 5]
+
+Each producer sends the same values of 100 bytes to a topic of four partitions on a real broker, on the same cores. All
+are idempotent with ``acks=all``, have batches of 64 KiB and wait 5 ms for more records. A program calls ours,
+librdkafka's (confluent-kafka) and aiokafka's once for each record, from Python; Java's runs in a JVM of its own.
+
+The time runs from the first record until all are acknowledged. Before it, each producer sends a few records, and Java's
+a million. The producers take turns in beginning a round. A ratio is the median of the ratios of the rounds. In
+parentheses are records/s of CPU time of the producer's process, which the broker on the same cores disturbs less.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import gc
 import random
 import statistics
-import sys
-import time
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Final, TypeVar
 
-from aiokafka import AIOKafkaProducer
+from confluent_kafka import Consumer, TopicPartition
 
-from consumerd.client.opening import open_producer
-from consumerd.client.producer_settings import ProducerSettings
+from bench.machine import describe_machine
+from bench.producers import JAVA_WARM_UP, RUNS, Sending, Who
+from bench.report import compare, millions, print_rows
+from bench.results import Row
 from consumerd.telemetry.logs import configure_logging
-from consumerd.wire.compression import Codec
 from tests.support.kafka import RELEASES, Cluster
+from tests.support.kraft import make_cluster
+from tests.support.programs import ProgramFailed
 
 T = TypeVar("T")
 
-TOPIC = "bench-produce"
-PARTITIONS = 4
-VALUE_BYTES = 100
+TOPIC: Final = "bench-produce"
+PARTITIONS: Final = 4
+VALUE_BYTES: Final = 100
+_LINGER_MS: Final = 5
 
-Run = Callable[[str, list[bytes], str, int], Coroutine[Any, Any, None]]
+Rates = tuple[float, float]
+"""Records per second of the clock, and per second of CPU time."""
+
+LEAST: Final[Mapping[tuple[str, Who], float]] = {
+    ("none", Who.LIBRDKAFKA): 0.6,
+    ("lz4", Who.LIBRDKAFKA): 0.6,
+    ("lz4", Who.JAVA): 1.0,
+}
+"""Targets: our rate divided by that of a peer, by codec."""
 
 
 def payloads(count: int) -> list[bytes]:
-    """Return values that compress as text does."""
+    """Return ``count`` values that compress about as well as text."""
     source = random.Random(7)
     words = [source.randbytes(3).hex() for _ in range(500)]
     values = []
@@ -47,85 +63,113 @@ def payloads(count: int) -> list[bytes]:
     return values
 
 
-async def run_ours(bootstrap: str, values: list[bytes], codec: str, batch_bytes: int) -> None:
-    """Send all, and wait for their acknowledgements."""
-    settings = ProducerSettings(acks=1, codec=Codec[codec.upper()], batch_bytes=batch_bytes)
-    async with open_producer(bootstrap, settings=settings) as producer:
-        deliveries = [await producer.enqueue(TOPIC, value) for value in values]
-        await producer.flush()
-    for delivery in deliveries:
-        delivery.result()
-
-
-async def run_aiokafka(bootstrap: str, values: list[bytes], codec: str, batch_bytes: int) -> None:
-    """The same with the peer."""
-    producer = AIOKafkaProducer(
-        bootstrap_servers=bootstrap,
-        acks=1,
-        compression_type=None if codec == "none" else codec,
-        max_batch_size=batch_bytes,
-    )
-    await producer.start()
-    try:
-        deliveries = [await producer.send(TOPIC, value) for value in values]
-        await producer.flush()
-    finally:
-        await producer.stop()
-    for delivery in deliveries:
-        delivery.result()
-
-
-def measure(run: Run, bootstrap: str, values: list[bytes], codec: str, batch_bytes: int) -> tuple[float, float]:
-    """Return thousands of records a second by the clock and by CPU time."""
-    gc.collect()
-    cpu, wall = time.process_time(), time.monotonic()
-    asyncio.run(run(bootstrap, values, codec, batch_bytes))
-    cpu, wall = time.process_time() - cpu, time.monotonic() - wall
-    return len(values) / wall / 1000, len(values) / cpu / 1000
-
-
 def in_turn(contestants: Sequence[T], turn: int) -> list[T]:
-    """Return contestants in the order of a round: whoever runs second finds the broker and the page cache busier."""
+    """Return the contestants in the order of a round; each is first in some round.
+
+    The order has to change, because the second one finds the broker and the page cache busier.
+    """
     first = turn % len(contestants)
     return [*contestants[first:], *contestants[:first]]
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=200_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--release", choices=RELEASES, default="1.1.1")
-    parser.add_argument("--batch-bytes", type=int, nargs="+", default=[16384, 65536])
-    parser.add_argument("--codecs", nargs="+", default=["none", "lz4"])
-    args = parser.parse_args()
+def _log_ends(cluster: Cluster) -> int:
+    """Return the sum of the log end offsets of the topic."""
+    with closing(Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "bench"})) as consumer:
+        places = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
+        return sum(consumer.get_watermark_offsets(one, timeout=10)[1] for one in places)
+
+
+def measure(who: Who, sending: Sending) -> Rates:
+    """Let a producer send all values once.
+
+    Raises ProgramFailed if the log did not get each of them once.
+    """
+    before = _log_ends(sending.cluster)
+    gc.collect()
+    sent = RUNS[who](sending)
+    if (written := _log_ends(sending.cluster) - before) != sent.records:
+        raise ProgramFailed(f"{who}: {sent.records} records sent, {written} in the log")
+    return len(sending.values) / sent.wall_s, len(sending.values) / sent.cpu_s
+
+
+def row_of(what: str, codec: str, peer: Who, rates: Mapping[Who, Sequence[Rates]]) -> Row:
+    """Return the row of the report that compares our producer with a peer.
+
+    Args:
+        what: release and batch size.
+        rates: rates by producer, round by round.
+    """
+    work = f"{what}, {'uncompressed' if codec == 'none' else codec}, idempotent, {VALUE_BYTES} bytes: producer"
+    (ours, ours_by_cpu), (theirs, theirs_by_cpu) = (zip(*rates[who], strict=True) for who in (Who.OURS, peer))
+    row = compare(work, ours, theirs, peer, LEAST.get((codec, peer)))
+    by_cpu = statistics.median(our / their for our, their in zip(ours_by_cpu, theirs_by_cpu, strict=True))
+    return replace(row, figure=f"{row.figure}; {by_cpu:.2f} by CPU time")
+
+
+def measure_beside_peers(
+    records: int,
+    rounds: int,
+    *,
+    release: str = "4.3.1",
+    codecs: Sequence[str] = ("none", "lz4"),
+    batch_bytes: Sequence[int] = (65536,),
+    producers: Sequence[Who] = tuple(Who),
+    java_warm_up: int = JAVA_WARM_UP,
+) -> list[Row]:
+    """Let all producers send the values in turns; print their rates, and return the rows.
+
+    Raises ProgramFailed, KafkaUnavailable.
+    """
     configure_logging("warning")
-    values = payloads(args.records)
-    sys.stdout.write("best of the rounds, thousand records a second: by the clock, (by CPU time)\n")
-    with Cluster(args.release, brisk=False) as cluster:
+    values, rows = payloads(records), []
+    with make_cluster(release, heap="1g", brisk=False) as cluster:
         cluster.create_topic(TOPIC, PARTITIONS, retention_bytes="100000000")
-        for run in (run_ours, run_aiokafka):
-            measure(run, cluster.bootstrap, values[:20_000], "none", 16384)  # warm-up
-        for batch_bytes in args.batch_bytes:
-            for codec in args.codecs:
-                readings: dict[str, list[tuple[float, float]]] = {"consumerd": [], "aiokafka": []}
-                for turn in range(args.rounds):
-                    for name, run in in_turn((("consumerd", run_ours), ("aiokafka", run_aiokafka)), turn):
-                        readings[name].append(measure(run, cluster.bootstrap, values, codec, batch_bytes))
-                best = {name: [max(column) for column in zip(*rows, strict=True)] for name, rows in readings.items()}
-                ratios = [
-                    [
-                        ours[at] / theirs[at]
-                        for ours, theirs in zip(readings["consumerd"], readings["aiokafka"], strict=True)
-                    ]
-                    for at in (0, 1)
-                ]
-                shown = ", ".join(f"{name} {wall:6.1f} ({cpu:6.1f})" for name, (wall, cpu) in best.items())
-                sys.stdout.write(
-                    f"{codec:>6}, batches of {batch_bytes}: {shown}; ratio of the rounds, median: "
-                    f"{statistics.median(ratios[0]):.2f} ({statistics.median(ratios[1]):.2f})\n"
+        for size in batch_bytes:
+            for codec in codecs:
+                sending = Sending(
+                    cluster=cluster,
+                    topic=TOPIC,
+                    values=values,
+                    codec=codec,
+                    batch_bytes=size,
+                    linger_ms=_LINGER_MS,
+                    java_warm_up=java_warm_up,
                 )
-                sys.stdout.flush()
+                rates: dict[Who, list[Rates]] = {who: [] for who in producers}
+                for turn in range(rounds):
+                    for who in in_turn(producers, turn):
+                        rates[who].append(measure(who, sending))
+                        wall, cpu = rates[who][-1]
+                        print(f"  {codec:4} {who:12} {millions(wall)} ({millions(cpu)})", flush=True)
+                what = f"{release}, batches of {size >> 10} KiB"
+                rows += [row_of(what, codec, peer, rates) for peer in producers if peer is not Who.OURS]
+    return rows
+
+
+def main() -> None:
+    """Run the benchmark and print its results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=500_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--release", choices=RELEASES, default="4.3.1", help="of the broker and of Java's producer")
+    parser.add_argument("--batch-bytes", type=int, nargs="+", default=[65536])
+    parser.add_argument("--codecs", nargs="+", default=["none", "lz4"])
+    parser.add_argument("--peers", type=Who, nargs="+", default=[who for who in Who if who is not Who.OURS])
+    parser.add_argument(
+        "--java-warm-up", type=int, default=JAVA_WARM_UP, help="records that Java's producer sends first"
+    )
+    args = parser.parse_args()
+    print(f"{describe_machine()}; records/s", flush=True)
+    rows = measure_beside_peers(
+        args.records,
+        args.rounds,
+        release=args.release,
+        codecs=args.codecs,
+        batch_bytes=args.batch_bytes,
+        producers=(Who.OURS, *args.peers),
+        java_warm_up=args.java_warm_up,
+    )
+    print_rows(rows)
 
 
 if __name__ == "__main__":

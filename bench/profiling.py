@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the time of a record goes in the daemon: ``python -m bench --profile CASE``.
+"""Profile of the daemon by stage: ``python -m bench --profile CASE``.
 
-py-spy samples all threads of a daemon that reads the case's topic into the null sink, native frames included, and holds it for each sample, so that it is slower meanwhile; a sample
-belongs to the innermost frame that one of :data:`STAGES` knows. Threads that wait are left out, but how often one waited for
-the interpreter's lock is told. Beside the shares: how many cores the process had, and how much of that was the system's
-(which is mostly copying out of the socket).
+py-spy samples all threads, native frames included, of each reader of the case that is the daemon: with the null sink,
+without the native kernel, and with the Parquet sink. It pauses the process for each sample, so rates are lower than in
+the benchmark. A sample counts for the stage of the innermost frame that a pattern of :data:`STAGES` matches.
+
+Waiting threads are left out; the samples of threads that waited for the interpreter lock are printed separately. Also
+printed are the cores that the process used, and how much of that was system time (mostly copying out of the socket).
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ STAGES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
         ("hand-over between threads", r"_(write_to|read_from)_self|call_soon_threadsafe|concurrent/futures|sem_post"),
         (
             "socket",
-            r"\brecv\b|recv_into|recvmsg|\bread_until\b|selector_events\.py|net/(stream|frames|connection)\.py|_kernel[./]memory",
+            (
+                r"\brecv\b|recv_into|recvmsg|\bread_until\b|selector_events\.py|net/(stream|frames|connection)\.py|"
+                r"_kernel[./]memory"
+            ),
         ),
         ("fetch", r"consumerd/fetch/|consumerd/net/|consumerd/wire/"),
         ("delivery", r"consumerd/(delivery|sinks)/"),
@@ -50,20 +55,26 @@ STAGES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
         ("event loop", r"asyncio/|uvloop|concurrent/futures|epoll"),
     )
 )
-"""Stages, and what their frames look like (``function (file:line)``, or ``symbol (library)``); the first that matches counts."""
+"""Stages, and patterns of their frames: ``function (file:line)``, or ``symbol (library)``.
+
+The first stage that matches a frame counts.
+"""
 
 _WAITS: Final = (
     (LOCKED := "waiting for the interpreter's lock", re.compile(r"pthread_cond_timedwait")),
     (WAITING := "waiting", re.compile(r"PyThread_acquire_lock|epoll_wait|clock_nanosleep|\bsem_(timed)?wait|\bpoll\b")),
 )
-"""The same for the last three frames of a stack, before all stages."""
+"""Patterns of threads that wait, for the last three frames of a stack. They are tried before all stages."""
 
 _RATE_HZ: Final = 200
 _REST: Final = "interpreter and the rest"
 
 
 def stage_of(frames: Iterable[str]) -> str:
-    """Return the stage of a stack, given outermost first; :data:`WAITING` and :data:`LOCKED` are stages, too."""
+    """Return the stage of a stack, whose frames are given outermost first.
+
+    The result can also be :data:`WAITING` or :data:`LOCKED`.
+    """
     stack = list(frames)
     for stage, pattern in _WAITS:
         if any(pattern.search(frame) for frame in stack[-3:]):
@@ -76,7 +87,10 @@ def stage_of(frames: Iterable[str]) -> str:
 
 
 def count_stages(raw: str) -> Counter[str]:
-    """Return the samples of each stage in py-spy's raw output (``outermost;...;innermost count`` a line)."""
+    """Return the number of samples of each stage in py-spy's raw output.
+
+    A line of the output is ``outermost;...;innermost count``.
+    """
     stages: Counter[str] = Counter()
     for line in raw.splitlines():
         stack, _, count = line.rpartition(" ")
@@ -85,7 +99,7 @@ def count_stages(raw: str) -> Counter[str]:
 
 
 def count_frames(raw: str) -> Counter[str]:
-    """Return the samples of each innermost frame of those that work."""
+    """Return the number of samples of each innermost frame, without threads that wait."""
     frames: Counter[str] = Counter()
     for line in raw.splitlines():
         stack, _, count = line.rpartition(" ")
@@ -96,7 +110,7 @@ def count_frames(raw: str) -> Counter[str]:
 
 
 def show_shares(raw: str, frames: int = 15) -> str:
-    """Return the stages by their shares, and the innermost frames that had most."""
+    """Return a text of the stages by share, and of the most frequent innermost frames."""
     stages = count_stages(raw)
     locked = stages.pop(LOCKED, 0)
     stages.pop(WAITING, 0)
@@ -109,7 +123,12 @@ def show_shares(raw: str, frames: int = 15) -> str:
 
 
 def profile_case(case: Case, records: int, cluster_of: Callable[[str], Cluster]) -> None:
-    """Profile the daemon's readers of a case, and print."""
+    """Profile the daemon's readers of a case, and print the results.
+
+    Args:
+        records: the topic gets twice as many, divided by the case's ``Filling.fewer``.
+        cluster_of: returns a cluster of a release, not started yet.
+    """
     with cluster_of(case.filling.release) as cluster:
         total = fill(cluster, case.filling, 2 * records // case.filling.fewer)
         source = Source(cluster=cluster, topic=case.filling.topic, records=total)

@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rebalance costs, on a real ZooKeeper: time, and operations by kind.
+"""Cost of a rebalance on a real ZooKeeper: time, and ZooKeeper operations by kind.
 
     python -m bench.rebalance members [--members 4] [--join 1] [--topics 10] [--partitions 100]
     python -m bench.rebalance processes [--java] [--per-second 20]
 
-``members`` puts the members into this process, each with a session of its own and all that the daemon has between ZooKeeper
-and a sink; only the broker is made up. They join, one or more join behind them, those leave again, and then nothing
-happens for a while. With ``--members 0 --join 64`` it is a storm, with ``--members 0 --join 1 --partitions 1000`` one member
-with everything. The longest time for which the event loop was blocked is printed; with many members it is that of all.
+``members`` runs all members in this process. Each has a ZooKeeper session of its own and all parts of the daemon
+between ZooKeeper and a sink; only the broker is simulated. The members join, ``--join`` more join, nothing happens for
+15 s, each partition gets 5 records, and the members that joined last leave. With ``--members 0 --join 64``, all members
+join right after each other; with ``--members 0 --join 1 --partitions 1000``, one member owns everything. Also printed
+is the longest time for which the event loop was blocked; all members share that loop.
 
-``processes`` runs ``consumerd run`` (the ``null`` sink, which notes when batches come) on a real Kafka 1.1.1, four processes
-and then five, while records flow into some of the partitions; then as many Java high-level consumers. Times are
-ZooKeeper's own: from the creation of the fifth member's node to that of the last owner node.
+``processes`` runs ``consumerd run`` on a real Kafka 1.1.1, with a sink that notes when batches arrive: four processes
+and then a fifth, while records flow into every seventh partition. With ``--java``, the same number of Java high-level
+consumers follow. Times are taken from ZooKeeper's timestamps: from the creation of the fifth member's node to that of
+the last owner node.
 
-Operations go through a proxy that counts them; pings and probes are left out. They are counted until 10 s after the last
-claim, so that what a member does once things are quiet is in them.
+A proxy between the members and ZooKeeper counts the operations, without pings and probes. It counts until 10 s after
+the last claim, to include what members do after a rebalance.
 """
 
 from __future__ import annotations
@@ -62,7 +64,10 @@ PATIENCE_S: Final = 180.0
 
 
 async def settle(members: Sequence[DeliveringMember], partitions: int) -> None:
-    """Wait until the members own everything, all deliver, and nothing moves."""
+    """Wait until the members own all partitions, all deliver, and no rebalance is running.
+
+    Raises TimeoutError after :data:`PATIENCE_S` seconds.
+    """
     deadline = time.monotonic() + PATIENCE_S
     while True:
         owned = sum(len(member.owned) for member in members)
@@ -70,11 +75,11 @@ async def settle(members: Sequence[DeliveringMember], partitions: int) -> None:
             return
         if time.monotonic() > deadline:
             raise TimeoutError(f"owned: {[len(member.owned) for member in members]} of {partitions}")
-        await asyncio.sleep(0.05 if partitions <= 1000 else 0.5)  # a status of many partitions takes its time
+        await asyncio.sleep(0.05 if partitions <= 1000 else 0.5)  # the status of many partitions takes long to compute
 
 
 async def measure_members(args: argparse.Namespace) -> None:
-    """Members in this process: join, join more, leave, idle."""
+    """Measure members in this process: they join, more join, all idle, the last ones leave."""
     topics = [f"topic-{number:02}" for number in range(args.topics)]
     total = args.topics * args.partitions
     async with contextlib.AsyncExitStack() as stack:
@@ -163,7 +168,7 @@ async def _background(probe: LagProbe) -> AsyncIterator[asyncio.TaskGroup]:
 
 
 async def make_topics(zk: AiozkClient, topics: Sequence[str], partitions: int) -> None:
-    """Make topics as a controller does, as far as members look."""
+    """Create the nodes of the topics that members read, as a controller does."""
     body = json.dumps({"version": 1, "partitions": {str(number): [0] for number in range(partitions)}})
     await zk.ensure_path("/brokers/topics")
     for topic in topics:
@@ -174,7 +179,10 @@ async def make_topics(zk: AiozkClient, topics: Sequence[str], partitions: int) -
 
 
 class Flow:
-    """Records into every seventh partition of each topic, ``per_second`` each, from a thread of its own."""
+    """Background producer that sends records to every seventh partition of each topic.
+
+    Each of these partitions gets ``per_second`` records per second. The producer has a thread of its own.
+    """
 
     def __init__(self, cluster: Cluster, topics: Sequence[str], partitions: int, per_second: int) -> None:
         self._producer = cluster.ledger_producer(linger_ms="1")
@@ -200,13 +208,24 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class OwnerNodes:
-    """Who is registered and who owns, with when each node was made, in ms of ZooKeeper's calendar."""
+    """Members and partition owners of a group, with the creation time of each node.
+
+    Attributes:
+        members: creation time of each member's node.
+        owners: owner of each partition, and the creation time of the owner node.
+
+    Times are in ms since the epoch, by ZooKeeper's clock.
+    """
 
     members: Mapping[str, int]
     owners: Mapping[Partition, tuple[str, int]]
 
     def expected(self, partitions: Mapping[str, int]) -> dict[Partition, str]:
-        """Return the member of each partition by the range rule."""
+        """Return the member that should own each partition by range assignment.
+
+        Args:
+            partitions: number of partitions of each topic.
+        """
         names = sorted(self.members)
         plan: dict[Partition, str] = {}
         for topic, count in partitions.items():
@@ -218,14 +237,20 @@ class OwnerNodes:
 
 
 class Onlooker:
-    """Looks at a group from outside, past the proxy: cheaply by ``dump``, exactly by reading every node."""
+    """Observer of a group that does not go through the counting proxy.
+
+    :meth:`is_settled` is cheap: one ``dump`` command. :meth:`read` is exact: it reads each node.
+    """
 
     def __init__(self, port: int, partitions: Mapping[str, int]) -> None:
         self._port = port
         self._partitions = partitions
 
     def is_settled(self, members: int) -> bool:
-        """Whether the sessions that hold owner nodes are those of the members that should."""
+        """Return True if ``members`` members exist and each owns the partitions that it should.
+
+        Owners are compared by session: that of an owner node must be that of the member's node.
+        """
         sessions: dict[str, str] = {}
         session = ""
         for line in four_letter(self._port, b"dump").decode().splitlines():
@@ -244,7 +269,7 @@ class Onlooker:
         )
 
     def read(self) -> OwnerNodes:
-        """Read every node."""
+        """Read the nodes of all members and of all owners."""
         with open_registry(f"127.0.0.1:{self._port}") as registry:
             zk = registry.client
             paths = {name: f"/consumers/{GROUP}/ids/{name}" for name in zk.get_children(f"/consumers/{GROUP}/ids")}
@@ -257,7 +282,7 @@ class Onlooker:
 
 
 def measure_processes(args: argparse.Namespace) -> None:
-    """Four processes to five: ours, then Java's."""
+    """Measure groups that grow from four processes to five: ours, then Java's."""
     partitions = {f"topic-{number:02}": args.partitions for number in range(args.topics)}
     with (
         tempfile.TemporaryDirectory(prefix="consumerd-bench-") as name,
@@ -308,11 +333,18 @@ def measure_processes(args: argparse.Namespace) -> None:
 
 
 Span = tuple[float, float, frozenset[Partition]]
-"""When the fifth member joined and all was claimed (monotonic), and the partitions that stayed."""
+"""Monotonic times of the fifth member's join and of the last claim, and the partitions that kept their owner."""
 
 
 def join_one(what: str, start: Callable[[], None], onlooker: Onlooker, counter: OperationCounter) -> Span:
-    """Start four members, then a fifth, and print what its coming cost."""
+    """Start four members, then a fifth, and print the cost of its join.
+
+    Args:
+        what: name of the group in the output.
+        start: starts one more member.
+        onlooker: observer of the group.
+        counter: counts the ZooKeeper operations of the members.
+    """
     for _ in range(4):
         start()
     wait_until(lambda: onlooker.is_settled(4), "four members that own everything", PATIENCE_S, 0.2)
@@ -338,7 +370,10 @@ def join_one(what: str, start: Callable[[], None], onlooker: Onlooker, counter: 
 
 
 def report_gaps(folder: Path, span: Span) -> None:
-    """Print the longest time without a batch in the partitions that stayed, during the rebalance and as long before."""
+    """Print the longest times without a batch in partitions that kept their owner.
+
+    There is one line for the rebalance, and one for an equally long time before it.
+    """
     joined, claimed, stayed = span
     times: dict[Partition, list[float]] = {}
     for path in folder.glob("notes-*"):
@@ -356,13 +391,13 @@ def report_gaps(folder: Path, span: Span) -> None:
 
 
 def forget_group(cluster: Cluster) -> None:
-    """Have the next group begin anew."""
+    """Delete the nodes of the group, so that the next group starts from nothing."""
     with open_registry(cluster.zookeeper) as registry:
         registry.client.delete(f"/consumers/{GROUP}", recursive=True)
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print its results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     modes = parser.add_subparsers(required=True)
     members = modes.add_parser("members")

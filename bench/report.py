@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results as Markdown: figures beside targets, everybody's rates, and the runs that they are of."""
+"""Results as Markdown: figures with their targets, rates of all readers, and the runs."""
 
 from __future__ import annotations
 
@@ -55,26 +55,57 @@ def _row(case: Case, target: Target, rates: Sequence[float], peers: Sequence[flo
 
 
 def describe(case: Case) -> str:
-    """Name a case in words."""
+    """Return the description of a case in words."""
     codec = "uncompressed" if case.filling.codec == "none" else case.filling.codec
     return f"{case.filling.release}, {codec}, {case.filling.values}"
 
 
 def millions(rate: float) -> str:
-    """Write records a second in millions (thousands below a tenth of one)."""
+    """Return a rate as text: in millions, or in thousands below 100,000 records/s."""
     if rate >= 1e5:
         return f"{rate / 1e6:.2f} M"
     return f"{rate / 1e3:.1f} k"
 
 
+def compare(work: str, ours: Sequence[float], theirs: Sequence[float], peer: str, least: float | None) -> Row:
+    """Return the row that compares our rates with those of a peer.
+
+    Its ratio is the median of the ratios of the rounds.
+
+    Args:
+        work: text of the row.
+        ours: our rates in records/s, round by round.
+        theirs: rates of the peer, of the same rounds.
+        peer: name of the peer, for the text of the target.
+        least: ratio to reach; None if there is no target.
+    """
+    ratios = [our / their for our, their in zip(ours, theirs, strict=True)]
+    ratio = statistics.median(ratios)
+    return Row(
+        work=work,
+        target=peer if least is None else f"{least:g} times {peer}",
+        figure=f"**{ratio:.2f}** ({min(ratios):.2f} to {max(ratios):.2f}): "
+        f"{millions(statistics.median(ours))} and {millions(statistics.median(theirs))}",
+        met=None if least is None else ratio >= least,
+    )
+
+
+def print_rows(rows: Iterable[Row]) -> None:
+    """Print figures beside their targets."""
+    for row in rows:
+        target = f"; aimed at: {row.target}" if row.target else ""
+        verdict = {True: ": met", False: ": NOT MET", None: ""}[row.met]
+        print(f"  {row.work}: {row.figure.replace('**', '')}{target}{verdict}", flush=True)
+
+
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Write a Markdown table."""
+    """Return a Markdown table."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
 
 def targets_table(results: Results) -> str:
-    """Write figures beside targets, each with the command that measures it again."""
+    """Return the table of figures and targets, each with the command that measures it again."""
     lines = []
     for name, rows in all_rows(results):
         verdict = {True: "yes", False: "**no**", None: ""}
@@ -86,7 +117,10 @@ def targets_table(results: Results) -> str:
 
 
 def describe_origin(run: Run) -> str:
-    """Return when a run was and of which commit; of a dirty tree nobody can tell what was measured."""
+    """Return the date of a run and the commit that it measured.
+
+    If the tree had uncommitted changes, the text says ``and changes``: the commit alone is not what was measured.
+    """
     version = run.versions.get("consumerd", "")
     commit = re.search(r"\((\w+?)(-dirty)?\)", version)
     shown = f"`{commit[1]}`{' and changes' if commit[2] else ''}" if commit else version or "?"
@@ -94,7 +128,7 @@ def describe_origin(run: Run) -> str:
 
 
 def all_rows(results: Results) -> list[tuple[str, list[Row]]]:
-    """Return the rows of all cases and parts, in the order in which those are declared."""
+    """Return the rows of all cases and parts, in the order of their declarations."""
     found = [(case.name, rows_of(case, results.measured[case.name])) for case in CASES if case.name in results.measured]
     return found + [(part.value, results.rows[part]) for part in Part if part in results.rows]
 
@@ -105,7 +139,7 @@ def command_for(name: str) -> str:
 
 
 def rates_table(results: Results) -> str:
-    """Write everybody's rates, case by case."""
+    """Return the table of the rates of all readers, case by case."""
     lines = []
     for case in CASES:
         measured = results.measured.get(case.name)
@@ -136,27 +170,32 @@ def _cores(readings: Sequence[Reading], of: Callable[[Reading], float | None]) -
 
 
 def runs_list(results: Results) -> str:
-    """Write the runs, and which cases and parts are of each."""
+    """Return the list of runs, each with the cases and parts that it measured."""
     text = ""
     for number, run in enumerate(results.runs):
         names = ", ".join(name for name, its in results.run_of.items() if its == number)
         software = ", ".join(f"{name} {version}" for name, version in run.versions.items())
         text += as_item(
             f"{run.at}, `{run.command}`: {run.rounds} rounds, slopes between {millions(run.records / 4)} and "
-            f"{millions(run.records)} records. {run.machine}; load before it {run.load}. {software}. It measured: {names}."
+            f"{millions(run.records)} records. {run.machine}; load before it {run.load}. {software}. It measured: "
+            f"{names}."
         )
     failures = [failure for measured in results.measured.values() for failure in measured.failures]
     return text + "".join(as_item(f"Failed: {failure}") for failure in failures)
 
 
 def as_item(text: str) -> str:
-    """Return an item of a list, in lines that an editor shows whole."""
+    """Return an item of a Markdown list, wrapped to the width of prose."""
     lines = textwrap.wrap(text, _WIDTH - 2, break_long_words=False, break_on_hyphens=False)
     return "- " + "\n  ".join(lines) + "\n"
 
 
 def document(results: Results, plot: str | None) -> str:
-    """Write all of it; ``plot`` is where the picture is."""
+    """Return everything between the markers of the page.
+
+    Args:
+        plot: path of the chart from the page; None if there is no chart.
+    """
     picture = f"![Records a second of every reader, case by case]({plot})\n\n" if plot else ""
     return (
         f"## Figures and targets\n\n{targets_table(results)}\n{picture}## Everybody's rates\n\n{rates_table(results)}\n"
@@ -165,7 +204,15 @@ def document(results: Results, plot: str | None) -> str:
 
 
 def put_between(page: str, written: str, begin: str = BEGIN) -> str:
-    """Return the page with what stands between a marker and :data:`END` replaced. Raises ValueError without them."""
+    """Return the page with the text between two markers replaced.
+
+    Args:
+        page: whole text of the page.
+        written: new text.
+        begin: marker before the text; :data:`END` is the marker after it.
+
+    Raises ValueError if the page lacks a marker.
+    """
     before, found, rest = page.partition(begin)
     _, end, after = rest.partition(END)
     if not found or not end:

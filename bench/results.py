@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What came out, as it is kept in ``results.json``: runs, and for each case the run that measured it last."""
+"""Results as stored in ``results.json``: runs, and the last measurement of each case."""
 
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,7 +16,17 @@ from bench.measuring import Measured, Reading
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run of the command; ``at`` is when it began, ``load`` the load averages then."""
+    """One run of the command.
+
+    Attributes:
+        at: date and time of its beginning, UTC.
+        command: command that repeats it.
+        machine: description of the machine.
+        versions: versions of all software, by name.
+        rounds: number of rounds.
+        records: value of ``--records``.
+        load: load averages at its beginning.
+    """
 
     at: str
     command: str
@@ -26,9 +37,20 @@ class Run:
     load: str
 
 
+def repeatable_command(module: str, arguments: Sequence[str]) -> str:
+    """Return the command that repeats a measurement, without its option ``--docs``."""
+    kept, following = [], iter(arguments)
+    for argument in following:
+        if argument == "--docs":
+            next(following, None)
+        elif not argument.startswith("--docs="):
+            kept.append(argument)
+    return shlex.join(["python", "-m", module, *kept])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One figure beside what is aimed at; ``met`` is None where nothing is."""
+    """One figure and its target; ``met`` is None if there is no target."""
 
     work: str
     target: str
@@ -38,18 +60,21 @@ class Row:
 
 @dataclass(slots=True)
 class Results:
-    """By name of case or part: what was measured, and the run (its number in ``runs``) that it is of."""
+    """Runs, and the measurements of each case or part by its name.
+
+    ``run_of`` holds the position in ``runs`` of the run of each measurement.
+    """
 
     runs: list[Run] = field(default_factory=list)
     measured: dict[str, Measured] = field(default_factory=dict)
     rows: dict[str, list[Row]] = field(default_factory=dict)
-    """Of parts, which have no readings."""
+    """Rows of the parts, which have no readings."""
     run_of: dict[str, int] = field(default_factory=dict)
 
     def add(
         self, run: Run, *, measured: Sequence[Measured] = (), rows: Mapping[str, Sequence[Row]] | None = None
     ) -> None:
-        """Take in a run's results; they replace what earlier ones had for the same names."""
+        """Add the results of a run, replacing earlier ones of the same names."""
         if run not in self.runs:
             self.runs.append(run)
         number = self.runs.index(run)
@@ -68,13 +93,13 @@ class Results:
         self.run_of = {name: renumbered[old] for name, old in self.run_of.items()}
 
     def save(self, path: Path) -> None:
-        """Write it as JSON."""
+        """Write the results as JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(asdict(self), indent=1) + "\n")
 
 
 def load_results(path: Path) -> Results:
-    """Read what :meth:`Results.save` wrote; nothing yet when there is no such file."""
+    """Read what :meth:`Results.save` wrote; return no results if there is no such file."""
     if not path.exists():
         return Results()
     data: dict[str, Any] = json.loads(path.read_text())

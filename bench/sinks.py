@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Throughput of each sink over batches in memory: ``python -m bench.sinks [--rounds N] [--value-bytes N...] [SINK...]``.
+"""Throughput of each sink, with batches from memory.
 
-One partition, one writer: what a sink costs in front of which fetching and decoding take their part. Batches are of 4 MB, as
-they are fetched; rates are of records as they are written, files published and synced included. Each sink is measured with
-the native kernel and without, alternately; the figures are medians of the rounds. A sink may carry Parquet's compression and
-its level (``parquet:snappy``, ``parquet:zstd:3``). ``--steps`` says where the time of a record goes in Parquet instead, step by step in one thread.
+Usage: ``python -m bench.sinks [--rounds N] [--value-bytes N...] [SINK...]``.
+
+One partition and one writer, without fetching and decoding. Batches have 4 MB, the size in which they are fetched.
+Rates are in records written per second; publishing and syncing files is included. Each sink is measured with and
+without the native kernel, in turns; the figures are medians of the rounds.
+
+The name of a sink may hold Parquet's compression codec and level (``parquet:snappy``, ``parquet:zstd:3``). ``--steps``
+instead prints the time that each step of Parquet takes for a record, on one thread.
 """
 
 from __future__ import annotations
@@ -42,7 +46,10 @@ SINKS: Final = ("parquet", "parquet:zstd:-7", "parquet:snappy", "parquet:none", 
 
 
 def payloads(kind: str, size: int) -> list[bytes]:
-    """Return the values of one batch: one repeated, or random documents (of 100 to 400 bytes, or put together to ``size``)."""
+    """Return the values of one batch: one value repeated, or random JSON documents.
+
+    Documents have 100 to 400 bytes. If ``size`` is above 400, several are joined to values of about ``size`` bytes.
+    """
     if kind == "repeated":
         return [b"x" * size] * (BATCH_BYTES // size)
     if size <= 400:
@@ -53,20 +60,20 @@ def payloads(kind: str, size: int) -> list[bytes]:
 
 
 def make_batch(kind: str, size: int) -> RecordBatch:
-    """Return a batch of such values, without keys."""
+    """Return a batch of the values of :func:`payloads`, without keys."""
     rows = [record(row, value, timestamp=1_700_000_000_000 + row) for row, value in enumerate(payloads(kind, size))]
     return build_batch(PARTITION, rows)
 
 
 def shifted(batch: RecordBatch, start: int) -> RecordBatch:
-    """Return the same records from ``start`` on."""
+    """Return the same records with offsets from ``start`` on."""
     offsets = array("q")
     extend_steps(offsets, start, 1, len(batch))
     return replace(batch, start=start, next_offset=start + len(batch), offsets=offsets)
 
 
 def make_sink(kind: str, path: Path) -> Sink:
-    """Make a sink with its defaults, but for the compression that its kind may carry."""
+    """Create a sink with its default options, and the compression that ``kind`` names."""
     context = SinkContext(
         sink_name="bench",
         group="bench",
@@ -88,7 +95,7 @@ def make_sink(kind: str, path: Path) -> Sink:
 
 
 async def write_for(writer: PartitionWriter, batch: RecordBatch, seconds: float) -> tuple[int, float]:
-    """Write for ``seconds`` and return how many records landed, and in what time."""
+    """Write for ``seconds``; return the number of records that landed, and the seconds taken."""
     await writer.start(Start(position=0, reason="earliest"))
     position, start = 0, time.perf_counter()
     while time.perf_counter() - start < seconds:
@@ -100,7 +107,13 @@ async def write_for(writer: PartitionWriter, batch: RecordBatch, seconds: float)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Records a second of the wall clock, how long the processors worked for one, and what it takes on the disk."""
+    """Rate and cost of a sink.
+
+    Attributes:
+        rate: records per second of wall time.
+        cpu_ns: CPU time of a record, over all threads.
+        landed_bytes: bytes on disk of a record.
+    """
 
     rate: float
     cpu_ns: float
@@ -108,7 +121,7 @@ class Reading:
 
 
 async def measure(kind: str, batch: RecordBatch, seconds: float) -> Reading:
-    """Measure one sink with one batch over and over."""
+    """Measure one sink, writing the same batch again and again."""
     with tempfile.TemporaryDirectory() as folder:
         sink = make_sink(kind, Path(folder))
         writer = await sink.open(StubClaim(PARTITION))
@@ -121,7 +134,10 @@ async def measure(kind: str, batch: RecordBatch, seconds: float) -> Reading:
 
 
 def compare(kind: str, batch: RecordBatch, seconds: float, rounds: int) -> dict[str, Reading]:
-    """Measure a sink with the kernel and without, alternately, and return the median readings."""
+    """Measure a sink with and without the native kernel, in turns.
+
+    Returns the median readings, as ``kernel`` and ``pure``; without ``kernel`` if the native kernel is not available.
+    """
     readings: dict[str, list[Reading]] = {"kernel": [], "pure": []}
     for _ in range(rounds):
         if kernel.gather is not None and kernel.lines is not None:
@@ -136,7 +152,7 @@ def compare(kind: str, batch: RecordBatch, seconds: float, rounds: int) -> dict[
 
 
 class Nowhere:
-    """A binary file that keeps nothing."""
+    """Binary file that keeps nothing."""
 
     closed = False
 
@@ -144,12 +160,12 @@ class Nowhere:
         self._size = 0
 
     def write(self, data: memoryview) -> int:
-        """Count."""
+        """Count the bytes and discard them."""
         self._size += len(data)
         return len(data)
 
     def tell(self) -> int:
-        """Return how much was written."""
+        """Return the number of bytes written."""
         return self._size
 
     def flush(self) -> None:
@@ -160,7 +176,7 @@ class Nowhere:
 
 
 def show_steps(payload: str, size: int) -> None:
-    """Print how long a record takes in each step of Parquet, in one thread and without a disk."""
+    """Print the time of each Parquet step for a record, on one thread, without disk."""
     import pyarrow as pa
 
     from consumerd.sinks.parquet import ROW_GROUP_BYTES, ParquetCodec, make_writer
@@ -182,7 +198,7 @@ def show_steps(payload: str, size: int) -> None:
 
 
 def _time(work: Callable[[], object]) -> float:
-    """Return the least of several times, in ns."""
+    """Return the shortest time of five calls, in ns."""
     times = []
     for _ in range(5):
         start = time.perf_counter_ns()

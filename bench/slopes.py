@@ -1,11 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast somebody reads, from how much had been read when: the slope between two marks, the same rule for everybody.
+"""Rate of a reader: the slope of its record count between two marks.
 
-A series is what a reader has read at moments that it tells itself (``(seconds, records)``, neither ever less). Only the
-first moment of each new count says something: a count that stays is read again. Between two of those the count is taken to
-grow evenly, so what comes in leaps (files that are published) is worth no more than what trickles. Start and warm-up lie
-before the lower mark. Whoever does not come to the upper one in the time that there is is measured up to where it came,
-from the same part of it on.
+The same rule holds for all readers. A mark is a record count. The rate, in records/s, is the number of records between
+the marks, divided by the time from one mark to the other. Start-up and warm-up lie before the lower mark.
+
+A series holds what a reader had read at times that it reports itself: pairs ``(seconds, records)``, neither of which
+ever decreases. Only the first sample of each count is used; a repeated count is only an earlier value read again.
+Between two samples the count is taken to grow linearly. Records that arrive in large steps (published files) therefore
+count no more than records that arrive one by one.
+
+A reader that does not reach the upper mark within its time is measured up to the count that it reached, and from the
+same fraction of that count.
+
+Example: the marks are 4,000,000 and 16,000,000. A reader that reached 8,000,000 records is measured between 2,000,000
+and 8,000,000.
 """
 
 from __future__ import annotations
@@ -16,16 +24,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 Sample = tuple[float, int]
-"""A moment in seconds of any clock that goes evenly, and how many records had been read by then."""
+"""A time in seconds of any steady clock, and the number of records read by then."""
 
 
 class TooFewRecords(Exception):
-    """A series from which no slope can be taken."""
+    """Raised for a series from which no slope can be computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """Between which counts of records a slope is taken."""
+    """Two record counts between which a slope is measured.
+
+    Raises ValueError unless 0 < low < high.
+    """
 
     low: int
     high: int
@@ -35,13 +46,13 @@ class Marks:
             raise ValueError(f"marks are {self.low} and {self.high}; expected 0 < low < high")
 
     def shrunk(self, divisor: int) -> Marks:
-        """Return the marks for larger records: as many bytes in fewer of them."""
+        """Return the marks divided by ``divisor``, for topics of fewer and larger records."""
         return Marks(low=max(1, self.low // divisor), high=max(2, self.high // divisor))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slope:
-    """Records a second between two counts, and how long that took."""
+    """Records per second between two counts, and the seconds between them."""
 
     records_per_s: float
     seconds: float
@@ -56,7 +67,7 @@ def slope_between(series: Iterable[Sample], marks: Marks) -> Slope:
     high = min(marks.high, reached)
     low = marks.low if reached >= marks.high else reached * marks.low // marks.high
     if steps:
-        # before the first step nothing is known but that the reader was starting
+        # before its first sample the reader was still starting
         low = max(low, steps[0][1])
     if low >= high:
         raise TooFewRecords(
@@ -77,7 +88,10 @@ def _steps(series: Iterable[Sample]) -> list[Sample]:
 
 
 def _moment(steps: Sequence[Sample], count: int) -> float:
-    """Return when ``count`` was reached; it lies between the first step's and the last one's."""
+    """Return the time at which ``count`` was reached, interpolated between two samples.
+
+    ``count`` must lie between the counts of the first and the last sample.
+    """
     right = bisect_left(steps, count, key=lambda step: step[1])
     after, more = steps[right]
     if more == count or right == 0:
@@ -88,7 +102,7 @@ def _moment(steps: Sequence[Sample], count: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """What several rounds gave."""
+    """Median, least and highest value of several rounds."""
 
     median: float
     least: float
@@ -97,5 +111,5 @@ class Spread:
 
 
 def spread_of(values: Sequence[float]) -> Spread:
-    """Return the median and the ends; there is at least one value."""
+    """Return the median, least and highest of ``values``, of which there is at least one."""
     return Spread(median=statistics.median(values), least=min(values), most=max(values), rounds=len(values))

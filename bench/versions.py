@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two versions of the daemon side by side: ``python -m bench.versions --before COMMIT [--cases 1.1.1-none-json latency idle]``.
+"""Comparison of two versions of the daemon, side by side.
 
-The earlier version is taken out of git into a folder of its own, and its native kernel is built there. Both read the same
-topics of one broker in turns, round after round, and share everything else with ``python -m bench``: sizes, marks, slopes.
-A figure is the median of the rounds; the ratio is that of the medians, after to before. Nothing is written.
+Usage: ``python -m bench.versions --before COMMIT [--cases 1.1.1-none-json latency idle]``.
+
+The earlier version is extracted from git into a folder of its own, and its native kernel is built there. Both versions
+read the same topics of one broker in turns, round after round. Sizes, marks and slopes are those of ``python -m
+bench``.
+
+A figure is the median of the rounds. The ratio is that of the medians, later version to earlier version. Also printed
+are records per second of the reader's CPU time, which other work on the machine changes less. No results are written.
 """
 
 from __future__ import annotations
@@ -41,7 +46,7 @@ _IDLE_TOPICS, _IDLE_PARTITIONS = 100, 100
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the comparison and print its results."""
     args = _parse()
     cases, parts = select(args.cases)
     print(f"{describe_machine()}; load {load()}", flush=True)
@@ -77,7 +82,10 @@ def _parse() -> argparse.Namespace:
 
 @contextmanager
 def checked_out(commit: str) -> Iterator[Path]:
-    """Give a folder with the package of a commit, its kernel built. Raises CalledProcessError."""
+    """Extract the package of a commit into a temporary folder and build its native kernel.
+
+    Yields the folder. Raises CalledProcessError.
+    """
     command = ["git", "-C", str(_ROOT), "archive", "--format=tar", commit]
     packed = subprocess.run(command, capture_output=True, check=True).stdout
     with tempfile.TemporaryDirectory(prefix="consumerd-before-") as folder:
@@ -100,7 +108,10 @@ def _version(package: Path) -> str:
 
 
 def compare_case(cluster: Cluster, case: Case, packages: Mapping[str, Path], args: argparse.Namespace) -> None:
-    """Have both versions read a case's topic in turns, each with the readers that are ours."""
+    """Measure both versions on the topic of a case, in turns.
+
+    Only those readers of the case that run the daemon take part.
+    """
     marks = Marks(low=args.records // 4, high=args.records).shrunk(case.filling.fewer)
     print(f"\n{case.name}: {describe(case)}", flush=True)
     records = fill(cluster, case.filling, int(marks.high * SPARE))
@@ -115,7 +126,7 @@ def compare_case(cluster: Cluster, case: Case, packages: Mapping[str, Path], arg
 
 
 def _starter(reader: Reader, package: Path) -> Starter | None:
-    """Return how a version of ours is started as a reader; None for a peer."""
+    """Return a starter for the daemon of ``package`` as this reader; None for a peer."""
     environment = {"PYTHONPATH": str(package)}
     if reader is Reader.DAEMON:
         return null_sink(environment)
@@ -124,21 +135,33 @@ def _starter(reader: Reader, package: Path) -> Starter | None:
     return None
 
 
-def take_turns(starters: Mapping[str, Starter], source: Source, marks: Marks, rounds: int) -> dict[str, list[float]]:
-    """Return records a second of each version, round by round; the order changes with the round."""
-    rates: dict[str, list[float]] = {name: [] for name in starters}
+def take_turns(starters: Mapping[str, Starter], source: Source, marks: Marks, rounds: int) -> dict[str, list[Reading]]:
+    """Return the readings of each version, round by round.
+
+    Every second round runs in reverse order.
+    """
+    readings: dict[str, list[Reading]] = {name: [] for name in starters}
     for number in range(rounds):
         for name in starters if number % 2 == 0 else reversed(list(starters)):
             try:
-                reading: Reading = read_once(starters[name], source, marks, LIMIT_S)
+                reading = read_once(starters[name], source, marks, LIMIT_S)
             except (ReaderFailed, TooFewRecords) as error:
                 print(f"  {name}, round {number + 1}: {error}", flush=True)
             else:
-                rates[name].append(reading.records_per_s)
-    return rates
+                readings[name].append(reading)
+    return readings
 
 
-def _say(what: str, rates: Mapping[str, Sequence[float]]) -> None:
+def _say(what: str, readings: Mapping[str, Sequence[Reading]]) -> None:
+    _say_rates(what, {name: [one.records_per_s for one in some] for name, some in readings.items()})
+    of_processor = {
+        name: [one.records_per_s / one.reader_cores for one in some if one.reader_cores]
+        for name, some in readings.items()
+    }
+    _say_rates(f"{what}, a second of its processor time", of_processor)
+
+
+def _say_rates(what: str, rates: Mapping[str, Sequence[float]]) -> None:
     medians = {name: statistics.median(some) for name, some in rates.items() if some}
     ratio = f"{medians[_AFTER] / medians[_BEFORE]:.2f}" if len(medians) == 2 else "unknown"
     each = "; ".join(f"{name} {millions(medians[name])} ({' '.join(map(millions, rates[name]))})" for name in medians)
@@ -146,7 +169,7 @@ def _say(what: str, rates: Mapping[str, Sequence[float]]) -> None:
 
 
 def compare_latency(packages: Mapping[str, Path], rounds: int) -> None:
-    """Measure the time from producing to the sink, in turns."""
+    """Measure the latency of both versions from the producer to the sink, in turns."""
     with Cluster("1.1.1", heap="1g", brisk=False) as cluster:
         for partitions in (1, 8):
             found = measure_latency(cluster, partitions, rate=1000.0, rounds=rounds, seconds=10.0, packages=packages)
@@ -164,7 +187,7 @@ def compare_latency(packages: Mapping[str, Path], rounds: int) -> None:
 
 
 def compare_idle(packages: Mapping[str, Path], rounds: int) -> None:
-    """Measure what ten thousand idle partitions cost, in turns."""
+    """Measure the cost of ten thousand idle partitions for both versions, in turns."""
     with crowded_cluster("1.1.1", _IDLE_TOPICS, _IDLE_PARTITIONS) as cluster:
         for _ in range(rounds):
             for name, package in packages.items():

@@ -11,7 +11,7 @@ import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.common.TopicPartition;
 
-/** The new consumer from the topic's end, and when poll returned each value: bootstrap topic partitions path. */
+/** The new consumer from the end of the topic; notes arrival times. Arguments: bootstrap topic partitions path. */
 public class LatencyConsumer {
     public static void main(String[] args) throws Exception {
         Properties properties = new Properties();

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What :mod:`bench.latency` runs as processes of their own: who produces, and who reads and tells when."""
+"""Processes and sink of :mod:`bench.latency`: the producer, and readers that note arrival times."""

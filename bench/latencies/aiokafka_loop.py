@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""aiokafka's ``getmany`` loop from the topic's end, and when it returned each value: ``bootstrap topic partitions path``."""
+"""aiokafka's ``getmany`` loop from the end of the topic; notes arrival times.
+
+Usage: ``bootstrap topic partitions path``.
+
+It writes the send and arrival time of each value to the file ``path``.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ from bench.latencies.stamps import Arrivals
 
 
 async def consume(bootstrap: str, topic: str, partitions: int, path: Path) -> None:
-    """Read for ever."""
+    """Read the topic from its end, forever."""
     arrivals = Arrivals(path)
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False, auto_offset_reset="latest")
     await consumer.start()

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes values that say when they were written, at a steady pace, until it is ended: ``bootstrap topic partitions rate``.
+"""Producer of values that hold their send time, at a constant rate.
 
-One at a time, as soon as it is due, with librdkafka and no lingering; the partitions take turns.
+Usage: ``bootstrap topic partitions rate``.
+
+It sends ``rate`` values/s until it is killed: one at a time, each as soon as it is due, to the partitions in turn. It
+uses librdkafka without lingering.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from bench.latencies.stamps import VALUE_BYTES, stamp
 
 
 def main() -> None:
-    """Produce."""
+    """Produce until the process is killed."""
     bootstrap, topic, partitions, rate = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
     producer = Producer(
         {"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": 1, "socket.nagle.disable": True, "log_level": 3}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a value was written, in the value; and the arrivals that a reader has seen, as a file of lines.
+"""Send times at the beginning of values, and the file of arrivals of a reader.
 
-Times are microseconds of the wall clock, which all processes of a machine share.
+Times are in microseconds of the wall clock, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ _LINES: Final = 500
 
 
 def stamp() -> bytes:
-    """Return the time as a value begins with it."""
+    """Return the current time in the form in which a value begins with it."""
     return b"%016d" % (time.time_ns() // 1000)
 
 
 class Arrivals:
-    """Writes down ``<written> <arrived>``, some hundred lines at a time."""
+    """Writes a line ``<sent> <arrived>`` for each value, some hundred lines at a time."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab")
         self._lines: list[bytes] = []
 
     def add(self, values: list[bytes]) -> None:
-        """Note that values have arrived, now."""
+        """Note that values have arrived now."""
         now = time.time_ns() // 1000
         self._lines += [b"%s %d\n" % (value[:STAMP_BYTES], now) for value in values]
         if len(self._lines) >= _LINES:

@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who reads: each a process of its own that says, or shows, how much it has read when."""
+"""Readers that are compared. Each runs as a process of its own.
+
+A reader prints, or lets be observed, how many records it has read at which time.
+"""

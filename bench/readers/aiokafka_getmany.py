@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""aiokafka: ``getmany``, its C extension, CRCs checked, no group."""
+"""aiokafka: ``getmany``, with its C extension, CRCs verified, no group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.readers.telling import FETCH_BYTES, Teller, run_loop
 
 
 async def consume(bootstrap: str, topic: str) -> None:
-    """Read from the beginning, for ever."""
+    """Read the topic from its beginning, forever."""
     consumer = AIOKafkaConsumer(
         topic,
         bootstrap_servers=bootstrap,

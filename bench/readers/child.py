@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reader that is a command and writes down how far it is, a line at a time: Java's tools, and our loops over libraries."""
+"""Readers that are commands and print their progress: Java's tools, loops over client libraries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROOT: Final = Path(__file__).resolve().parents[2]
 
 Command = Callable[[Source], list[str]]
 Parse = Callable[[str], Sample | None]
-"""Reads a line; None for one that says nothing of it."""
+"""Reads a line of output; returns None for a line without a sample."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class _Child:
 
 
 def child(command: Command, parse: Parse) -> Callable[[Source, Path], AbstractContextManager[Running]]:
-    """Return a starter for ``command``, whose lines ``parse`` reads."""
+    """Return a starter that runs ``command`` and reads its output with ``parse``."""
 
     @contextmanager
     def start(source: Source, folder: Path) -> Iterator[Running]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""confluent-kafka (librdkafka): ``consume(10000)`` with queues that hold a million messages, no commits, no CRCs checked."""
+"""confluent-kafka (librdkafka): ``consume(10000)``, queues of a million messages, no commits, CRCs not verified."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.readers.telling import FETCH_BYTES, Teller, run_loop
 
 
 def consume(bootstrap: str, topic: str, _records: int) -> None:
-    """Read from the beginning, for ever."""
+    """Read the topic from its beginning, forever."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole daemon with its defaults, as users run it: a group of one in ZooKeeper, positions committed, metrics served.
+"""The whole daemon as a reader, with its default settings.
 
-Into the null sink, records are counted by its own metric, read five times a second over one connection. Into Parquet only
-what is published counts: a file is worth its records from the moment in which it was linked to its name, both of which the
-file system says, so that nobody asks the daemon anything.
+It is a group of one in ZooKeeper, commits positions and serves metrics.
+
+With the null sink, its own metric counts the records. It is scraped five times a second over one connection.
+
+With the Parquet sink, only records in published files count, from the time at which a file was linked to its final
+name. Names and times come from the file system, so the measurement sends no requests to the daemon.
 """
 
 from __future__ import annotations
@@ -25,14 +28,19 @@ from tests.support.daemon import Daemon, DaemonFailed, settings_for
 _COUNTER: Final = "consumerd_records_delivered_total{"
 _SCRAPE_S: Final = 0.2
 ROLL_MS: Final = 1000
-"""How often a Parquet file is published here, or more often where there are few records; by default it is once a minute,
-or at 128 MiB.
+"""Longest interval in ms in which Parquet files are published here; topics of few records have a shorter one.
+
+The daemon's default is one minute, or 128 MiB.
 """
 _RECORDS_A_MS: Final = 20_000
 
 
 def null_sink(environment: Mapping[str, str]) -> Callable[[Source, Path], AbstractContextManager[Running]]:
-    """Return a starter for the daemon with the null sink."""
+    """Return a starter for the daemon with the null sink.
+
+    Args:
+        environment: additional environment variables of the daemon.
+    """
 
     @contextmanager
     def start(source: Source, folder: Path) -> Iterator[Running]:
@@ -47,7 +55,12 @@ def null_sink(environment: Mapping[str, str]) -> Callable[[Source, Path], Abstra
 def parquet_sink(
     options: Mapping[str, Any], environment: Mapping[str, str] = MappingProxyType({})
 ) -> Callable[[Source, Path], AbstractContextManager[Running]]:
-    """Return a starter for the daemon with the Parquet sink and these of its settings."""
+    """Return a starter for the daemon with the Parquet sink.
+
+    Args:
+        options: settings of the sink, besides those that all measurements need.
+        environment: additional environment variables of the daemon.
+    """
 
     @contextmanager
     def start(source: Source, folder: Path) -> Iterator[Running]:
@@ -103,7 +116,10 @@ class _Counted:
 
 @dataclass
 class _Landed:
-    """Published files; each with its moment of publishing and its count."""
+    """A daemon with the Parquet sink, and its published files.
+
+    ``files`` holds each file's time of publication and its number of records.
+    """
 
     daemon: Daemon
     landing: Path
@@ -126,7 +142,7 @@ class _Landed:
         series, total = [], 0
         for at, count in sorted(self.files.values()):
             total += count
-            # the file at the topic's end was waiting for more
+            # the last file does not count: it was published late, after a wait for more records
             if total < self.records:
                 series.append((at, total))
         return series

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kafka's own ConsumerPerformance, which reports ten times a second how much it has read.
+"""Kafka's own ConsumerPerformance, which prints its progress ten times a second.
 
-With the new consumer it does not check CRCs (it sets ``check.crcs`` to false and cannot be told otherwise), which is in
-that peer's favour. The high-level consumer commits to ZooKeeper, the new one to Kafka, as they do by default.
+With the new consumer it does not verify CRCs: it sets ``check.crcs`` to false, and no option changes that. This is in
+favour of that peer. The high-level consumer commits to ZooKeeper and the new one to Kafka, as they do by default.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def new_consumer(source: Source) -> list[str]:
 
 
 def high_level_consumer(source: Source) -> list[str]:
-    """Return the command that reads with the ZooKeeper-based one (releases up to 1.1.1)."""
+    """Return the command that reads with the ZooKeeper-based consumer (releases up to 1.1.1)."""
     return _command(source, "--zookeeper", source.cluster.zookeeper, "--threads", "1", "--fetch-size", str(FETCH_BYTES))
 
 
@@ -40,7 +40,10 @@ def _command(source: Source, *where: str) -> list[str]:
 
 
 def parse_report(line: str) -> Sample | None:
-    """Read a line of a detailed report: time, id, MB so far, MB/s, records so far, records/s, and more in later releases."""
+    """Read a line of the detailed report; return None for any other line.
+
+    The fields are: time, id, MB so far, MB/s, records so far, records/s. Later releases add more.
+    """
     fields = [field.strip() for field in line.split(",")]
     if len(fields) < 6:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kafka-python: ``poll`` of up to 10,000 records, CRCs checked, no group."""
+"""kafka-python: ``poll`` of up to 10,000 records, CRCs verified, no group."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.readers.telling import FETCH_BYTES, Teller, run_loop
 
 
 def consume(bootstrap: str, topic: str, _records: int) -> None:
-    """Read from the beginning, for ever."""
+    """Read the topic from its beginning, forever."""
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap,
         group_id=None,

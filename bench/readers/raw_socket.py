@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The raw socket: what a broker gives to whoever asks for the next 8 MB in time and does nothing with them."""
+"""Raw socket: pipelined fetches of 8 MB, of which only the batch headers are read.
+
+Its rate is the most that the broker serves to one connection.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from bench.readers.telling import Teller, run_loop
 
 
 def consume(bootstrap: str, topic: str, records: int) -> None:
-    """Read all of it."""
+    """Read ``records`` records of the topic from its beginning."""
     with Connection(bootstrap, topic) as connection:
         teller = Teller()
         connection.read_all(records, teller.reach)

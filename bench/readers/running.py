@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reader while it runs, and what it costs."""
+"""Interfaces of a reader that is started and observed; CPU time of a process."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.support.kafka import Cluster
 
 
 class ReaderFailed(Exception):
-    """A reader ended, or never began; carries what it said last."""
+    """A reader ended, or never began to read; the message holds its last output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A topic of one partition, and how many records it holds."""
+    """Topic to read, and the number of records that it holds."""
 
     cluster: Cluster
     topic: str
@@ -32,20 +32,23 @@ class Running(Protocol):
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """Process id of the reader."""
 
     def series(self) -> Sequence[Sample]:
-        """Return what it has read when, so far. Raises ReaderFailed."""
+        """Return the samples so far: times, and the records read by then.
+
+        Raises ReaderFailed.
+        """
 
 
 class Starter(Protocol):
-    """Starts a reader at the topic's beginning; leaving the context ends it. ``folder`` is its own."""
+    """Starts a reader at the beginning of a topic. Leaving the context ends the reader."""
 
     def __call__(self, source: Source, folder: Path, /) -> AbstractContextManager[Running]:
-        """Start it."""
+        """Start the reader; it may use ``folder`` alone."""
 
 
 def processor_s(pid: int) -> float:
-    """Return what a process has had of the processor so far."""
+    """Return the CPU time of a process so far, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

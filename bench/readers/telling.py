@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What our loops over client libraries print: a moment and a count, every twentieth of a second."""
+"""Output of our loops over client libraries: time and record count, every 50 ms."""
 
 from __future__ import annotations
 
@@ -12,39 +12,51 @@ from typing import Final
 from bench.slopes import Sample
 
 FETCH_BYTES: Final = 8 << 20
-"""What each asks a partition for at once, where it can be told."""
+"""Bytes that a reader requests from a partition at once, if that can be configured."""
 
 _INTERVAL_S: Final = 0.05
 
 
 class Teller:
-    """Prints how many records have been read, now and then."""
+    """Prints the time and the number of records read, at most every 50 ms."""
 
     def __init__(self) -> None:
         self._count = 0
         self._told = 0.0
 
     def add(self, records: int) -> None:
-        """Count more of them."""
+        """Count more records."""
         self.reach(self._count + records)
 
     def reach(self, count: int) -> None:
-        """Say where the count stands now."""
+        """Set the number of records read so far."""
         self._count = count
         if (now := time.monotonic()) - self._told >= _INTERVAL_S:
-            self._told = now
-            sys.stdout.write(f"{now:.6f} {count}\n")
-            sys.stdout.flush()
+            self._tell(now)
+
+    def finish(self) -> None:
+        """Print the number of all records, however short the time since the last line is."""
+        self._tell(time.monotonic())
+
+    def _tell(self, now: float) -> None:
+        self._told = now
+        sys.stdout.write(f"{now:.6f} {self._count}\n")
+        sys.stdout.flush()
 
 
 def parse_told(line: str) -> Sample | None:
-    """Read such a line."""
+    """Read a line that :class:`Teller` has printed."""
     at, _, count = line.partition(" ")
     return float(at), int(count)
 
 
 def run_loop(doc: str | None, consume: Callable[[str, str, int], None]) -> None:
-    """Call ``consume`` with the bootstrap address, the topic and how many records it holds, from the command line."""
+    """Call ``consume`` with the arguments of the command line.
+
+    Args:
+        doc: description for ``--help``.
+        consume: gets the address of the broker (or of ZooKeeper), the topic, and the number of its records.
+    """
     parser = argparse.ArgumentParser(description=doc)
     parser.add_argument("bootstrap")
     parser.add_argument("topic")

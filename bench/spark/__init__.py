@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data pipeline on Spark beside Spark's own ways, in one run."""
+"""Benchmarks of the data pipeline on Spark, beside plain Spark, in one run."""

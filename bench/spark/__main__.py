@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data pipeline beside Spark's own ways, in one run on this machine: ``python -m bench.spark``.
+"""Benchmark of the data pipeline beside plain Spark: ``python -m bench.spark``.
 
-Everybody does the same work in turns, each alone but for the broker, in sessions that are warm: a first round does not
-count. A figure is the median of the rounds; what came of the work is compared as well, and a difference fails the run. What
-was measured replaces what docs/performance.md and docs/performance/spark.json had of these cases. ``--quick`` only shows
-that everything runs, and writes nothing.
+A case is a piece of work and its workers: jobs and data sources of consumerd, and what Spark itself has for the same
+work. The workers do it one at a time, in turns, in warm sessions: the first round is a warm-up and does not count. A
+figure is the median of the rounds. The results of the work are compared, too, and the run fails if they differ.
+
+The figures replace those of the same cases in docs/performance.md and docs/performance/spark.json. ``--quick`` only
+checks that everything runs, and writes no results.
 """
 
 from __future__ import annotations
 
 import argparse
-import shlex
 import signal
 import sys
 from datetime import UTC, datetime
@@ -20,7 +21,7 @@ from typing import Final
 
 from bench.machine import describe_machine, load, versions
 from bench.report import put_between
-from bench.results import Run
+from bench.results import Run, repeatable_command
 from bench.spark import report
 from bench.spark.cases import CASES, select
 from bench.spark.measuring import Effort, measure
@@ -29,21 +30,21 @@ from tests.support.spark_kafka import RELEASE
 _DOCS: Final = Path("docs")
 _SIZES: Final = {
     "keys": ("keys for latest", 10_000_000, 20_000),
-    "commits": ("commits of the long log", 30_000, 2_000),
+    "commits": ("commits of the long log", 1_000_000, 2_000),
     "files": ("landed files for memory", 100_000, 2_000),
     "holes": ("holes for memory", 1_000_000, 20_000),
 }
-"""Sizes of cases: of what, in full, and with ``--quick``."""
+"""Options for sizes of cases: text, value of a full run, value with ``--quick``."""
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure the selected cases; print and write the results."""
     args = _parse()
-    # brokers, sessions and folders go with whoever ends this
+    # SIGTERM raises SystemExit, so that brokers, sessions and folders are cleaned up
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     run = Run(
         at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        command=shlex.join(["python", "-m", "bench.spark", *sys.argv[1:]]),
+        command=repeatable_command("bench.spark", sys.argv[1:]),
         machine=describe_machine(),
         versions={**versions(), "pyspark": metadata.version("pyspark"), "pyspark of Spark's Kafka source": RELEASE},
         rounds=args.rounds,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured of the pipeline, by whom, and what is aimed at: declarations.
+"""Benchmark cases of the pipeline: pieces of work, their workers and their targets.
 
-A case is a piece of work that everybody named does in turns. ``targets`` hold one of them against another (``times`` as fast, at
-least; ``cpu`` times its processor time, at most) or against a number.
+A case is a piece of work that each of its workers does, in turns. A target holds the figure of a worker against that of
+another worker, or against a number.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from typing import Final
 
 
 class Worker(enum.StrEnum):
-    """Who does it."""
+    """Workers that a case can compare. The value is the worker's name in the tables."""
 
     OURS = "consumerd"
-    """The data source ``consumerd``, on the pyspark that is installed."""
+    """The data source ``consumerd``, on the installed pyspark."""
     BESIDE = "consumerd, on Spark's"
-    """The same in the very session in which Spark's own source is measured."""
+    """The data source ``consumerd``, in the session in which Spark's own source is measured."""
     THEIRS = "Spark's Kafka source"
-    """On the pyspark that its jars are of."""
+    """Spark's own source, on the version of pyspark that its jars belong to."""
     BRONZE = "consumerd-spark bronze"
-    """The job, on a table that is empty."""
+    """The job ``bronze``, on an empty table."""
     COPY = "plain copy"
     """``spark.read.parquet(...).write.parquet(...)`` of the same files, with bronze's compression."""
     AUDIT = "consumerd-spark audit"
-    """Names alone."""
+    """The job ``audit``, on file names alone."""
     LONG = "long log"
     SHORT = "log of 1,000 commits"
     LATEST = "refresh of latest"
-    """By what is new."""
+    """Latest values brought up to date from the new rows."""
     ANEW = "latest made anew"
-    """From all that was ever decoded."""
+    """Latest values computed from all rows that were ever decoded."""
     DRIVER = "driver of bronze"
-    """Its plans, without Spark."""
+    """The plans that bronze makes in its driver, without Spark."""
 
 
 class Work(enum.StrEnum):
-    """Pieces of work: functions of ``bench.spark.works``.
+    """Kinds of work: functions of ``bench.spark.works``.
 
-    AUDIT, LOG and MEMORY need no session, and are functions of ``bench.spark.measuring``.
+    AUDIT, LOG and MEMORY need no session. They are functions of ``bench.spark.measuring``.
     """
 
     HASH = "hash"
@@ -57,16 +57,16 @@ class Work(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """An aim, of which exactly one is set.
+    """Performance target; exactly one limit is set.
 
     Attributes:
-        worker: whose figure it is.
-        peer: who it is compared with, for ``times`` and ``cpu``.
-        times: as fast as the peer, at least.
-        cpu: times the peer's processor time, at most.
-        rows_per_s: at least.
-        seconds: at most.
-        size: bytes at most, of memory or disk.
+        worker: worker that must reach the target.
+        peer: worker to compare it with, for ``times`` and ``cpu``.
+        times: least ratio of the worker's rate to the peer's.
+        cpu: highest ratio of the worker's CPU time to the peer's, for the same number of rows.
+        rows_per_s: least rate.
+        seconds: longest time.
+        size: most bytes, of memory or of disk.
     """
 
     worker: Worker
@@ -80,7 +80,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A piece of work, who does it, and what is aimed at."""
+    """A piece of work, its workers and their targets."""
 
     name: str
     what: str
@@ -88,11 +88,11 @@ class Case:
     workers: tuple[Worker, ...]
     targets: tuple[Target, ...]
     payload: str = "repeated"
-    """Of landed files; topics hold 100 bytes, repeated."""
+    """Values of landed files, as in ``bench.sinks``. Topics always hold 100 bytes, repeated."""
 
     @property
     def of_a_topic(self) -> bool:
-        """Whether it reads a topic."""
+        """True if the work reads a topic."""
         return self.work in (Work.HASH, Work.PARQUET, Work.STREAM)
 
 
@@ -138,7 +138,7 @@ CASES: Final = (
     ),
     Case(
         name="log",
-        what="opening a table after 30,000 commits, of which 10,000 or 11,000 are left",
+        what="opening a table after 1,000,000 commits, of which at most 11,000 are left",
         work=Work.LOG,
         workers=(Worker.LONG, Worker.SHORT),
         targets=(Target(worker=Worker.LONG, peer=Worker.SHORT, cpu=3.0), Target(worker=Worker.LONG, size=50_000_000)),
@@ -161,7 +161,10 @@ CASES: Final = (
 
 
 def select(patterns: Iterable[str]) -> tuple[Case, ...]:
-    """Return the cases whose names match one of the patterns. Raises ValueError for a pattern that matches none."""
+    """Return the cases whose names match one of the patterns.
+
+    ``*`` and ``?`` mean the same as in a shell. Raises ValueError for a pattern that matches no name.
+    """
     patterns = tuple(patterns)
     for pattern in patterns:
         if not any(fnmatchcase(case.name, pattern) for case in CASES):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Landing zones to measure by: real files of many rows, and as many names as anybody has."""
+"""Landing zones for the benchmarks: real files of many rows, and many file names."""
 
 from __future__ import annotations
 
@@ -34,18 +34,22 @@ if TYPE_CHECKING:
 TOPIC: Final = "bench"
 PARTITIONS: Final = 4
 FILES: Final = 20
-"""Of each partition."""
+"""Number of files of each partition."""
 AGAIN: Final = 0.1
-"""The share of one partition that has landed once more, in a second chain."""
+"""Share of partition 0 that lands a second time, in a second chain."""
 _NAMES_IN_CHAIN: Final = 5000
 _PIECE: Final = 10_000
 
 
 def land(root: Path, payload: str, rows: int) -> tuple[int, int]:
-    """Land about ``rows`` records as consumerd does, some of them twice; return how many different ones there are in files,
-    and how many rows.
+    """Land about ``rows`` records as consumerd does, some of them twice.
 
-    ``payload`` is as in ``bench.sinks``: ``repeated`` or ``random``.
+    Args:
+        root: folder of the landing zone.
+        payload: kind of values as in ``bench.sinks``: ``repeated`` or ``random``.
+        rows: number of records, without those that land twice.
+
+    Returns the number of different records in the files, and the number of rows.
     """
     batch = make_batch(payload, 100)
     in_each = rows // PARTITIONS
@@ -72,7 +76,7 @@ async def _land(root: Path, number: int, start: int, end: int, batch: RecordBatc
 
 
 def _batches(batch: RecordBatch, start: int, end: int) -> Iterator[RecordBatch]:
-    """Give the batch's records again and again, under the offsets ``[start, end)``."""
+    """Yield the batch's records again and again, with the offsets ``[start, end)``."""
     heads: dict[int, RecordBatch] = {}
     for position in range(start, end, _PIECE):
         size = min(_PIECE, end - position)
@@ -86,8 +90,10 @@ def _head(batch: RecordBatch, size: int) -> RecordBatch:
 
 
 def name(root: Path, files: int) -> None:
-    """Make a zone of that many names. Each chain's first and last file are what their names say; the others are the first
-    one again, since nobody who looks at names opens them.
+    """Create a landing zone of ``files`` file names.
+
+    The first and the last file of each chain hold the records that their names promise. All other names are hard links
+    to the first file, because an audit of names does not open them.
     """
     head = _head(make_batch("repeated", 100), 1)
     for number in range(-(-files // _NAMES_IN_CHAIN)):
@@ -103,7 +109,7 @@ def name(root: Path, files: int) -> None:
 
 
 def _move(path: Path, position: int) -> None:
-    """Have a file of one record say that it is the record at ``position``."""
+    """Rewrite a file of one record as if it held the record at ``position``."""
 
     def change(table: pa.Table) -> pa.Table:
         for column, offset in (("offset", position), ("next_offset", position + 1)):
@@ -131,7 +137,10 @@ def _context() -> SinkContext:
 
 
 def audit_names(root: Path) -> int:
-    """Run the job on names alone, and return of how many files it tells. Raises ValueError where it finds something."""
+    """Run the job ``audit`` on names alone; return the number of files that it counts.
+
+    Raises ValueError if it has findings.
+    """
     settings = JobSettings.model_validate({"pipeline": {"landing": {"roots": [root]}, "audit": {"footers": False}}})
     summary = audit.run(_no_session, settings, Silent())
     if summary.findings:

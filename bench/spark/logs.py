@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables with long logs, for the case ``log``.
+"""Tables with long commit logs, for the case ``log``.
 
-Commits are those of a stream, published one by one, without fsync. A million of them take hours, and add nothing: a log
-keeps 11,000 at most, so each later thousand leaves it as the one before did.
+The commits are those of a streaming job, published one by one without fsync. A million of them take about half an hour.
+A log keeps at most 11,000 commits.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from consumerd.spark.table.transaction import create_table, open_table
 
 SHORT: Final = 1_000
 BEHIND: Final = 25
-"""Commits behind the newest checkpoint: half of what there are at most, in both logs."""
+"""Commits after the newest checkpoint, in both logs: half of the possible maximum."""
 _LIVE: Final = 100
-"""Files that the table has, as often as it is compacted."""
+"""Number of live files at which the table is compacted."""
 _OPENED: Final = 20
-"""Times that a table is opened in one round."""
+"""How often a table is opened in one round."""
 _SOURCE: Final = "stream:6bd1c2f0-2d2c-4b43-93b2-5a3c9ac7f6cb"
 _SCHEMA: Final = json.dumps(
     {
@@ -38,7 +38,7 @@ _SCHEMA: Final = json.dumps(
 
 
 class _Unsynced(OsFileSystem):
-    """The real one without fsync: a power cut is not what is measured."""
+    """The real file system without fsync; safety in a power failure is not measured."""
 
     def sync(self, descriptor: int) -> None:
         """Do nothing."""
@@ -48,9 +48,11 @@ class _Unsynced(OsFileSystem):
 
 
 def make_log(path: Path, commits: int) -> None:
-    """Make a table of that many commits, each of one file.
+    """Create a table with ``commits`` commits, each of one file.
 
-    All but the newest hundred files have been compacted away.
+    All but the newest files, a hundred at most, have been compacted away.
+
+    Raises ValueError if another writer has published a commit.
     """
     table = create_table(path, name="bench", schema=_SCHEMA, partition_by=("topic", "day"), files=_Unsynced())
     live: list[str] = []
@@ -77,7 +79,10 @@ def make_log(path: Path, commits: int) -> None:
 
 
 def open_often(path: Path, commits: int) -> Reading:
-    """Open a table and read its newest version, several times. Raises ValueError for another version."""
+    """Open a table and read its newest version several times; return the mean.
+
+    Raises ValueError if the newest version is not ``commits``.
+    """
     began, worked = time.perf_counter(), time.process_time()
     for _ in range(_OPENED):
         version = open_table(path).snapshot().version

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Having cases' workers work, in turns, round after round."""
+"""Measurement of the pipeline's cases: their workers take turns, round after round."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ PARTITIONS: Final = 4
 TRIGGERS: Final = 4
 
 _NOBODY_SWEEPS: Final = {"log.segment.bytes": "1073741824", "log.retention.check.interval.ms": "300000"}
-"""A broker's own defaults where the cluster of the tests is in a hurry."""
+"""Kafka's default values, some of which the test cluster shortens."""
 
 Found = tuple[Mapping[Worker, Sequence[Reading]], Sequence[str]]
-"""Readings in the order of their rounds, and what failed."""
+"""Readings of each worker in the order of the rounds, and texts of what failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +41,13 @@ class Effort:
     """Sizes of a run.
 
     Attributes:
-        rounds: that count.
-        records: of a topic, or landed.
-        names: of landed files, for an audit.
-        keys: of a table of latest values.
-        commits: of a long log.
-        files: landed ones that a driver plans.
-        holes: of a compacted topic that a driver plans.
+        rounds: number of rounds that count.
+        records: records of a topic, or of a landing zone.
+        names: file names for an audit.
+        keys: keys of a table of latest values.
+        commits: commits of a long log.
+        files: landed files that a driver plans.
+        holes: offset gaps of a compacted topic that a driver plans.
     """
 
     rounds: int
@@ -60,11 +60,14 @@ class Effort:
 
 
 class ProofDiffers(Exception):
-    """Not everything was read, or something else by another worker."""
+    """A worker read a wrong number of rows, or other rows than another worker."""
 
 
 def measure(cases: Sequence[Case], effort: Effort) -> Iterator[tuple[Case, Found]]:
-    """Measure cases one after the other. Raises ProofDiffers."""
+    """Measure cases one after another; yield each with its readings and failures.
+
+    Raises ProofDiffers.
+    """
     with scratch() as folder, _Sessions(folder) as sessions:
         for of_a_topic, some in itertools.groupby(cases, lambda case: case.of_a_topic):
             with topic(effort.records) if of_a_topic else contextlib.nullcontext("") as bootstrap:
@@ -92,7 +95,7 @@ def _measure(case: Case, effort: Effort, home: Path, sessions: _Sessions, bootst
     readings: dict[Worker, list[Reading]] = {worker: [] for worker in case.workers}
     failures = []
     proofs: dict[int, Proof] = {}
-    # every other round goes backwards; the first does not count
+    # every second round runs in reverse order; the first one is a warm-up
     for number in range(effort.rounds + 1):
         for worker in case.workers if number % 2 == 0 else reversed(case.workers):
             order = order_of(case, worker, home, bootstrap, effort)
@@ -114,7 +117,16 @@ def _measure(case: Case, effort: Effort, home: Path, sessions: _Sessions, bootst
 
 
 def check(worker: Worker, done: Done, rows: int, proofs: dict[int, Proof]) -> None:
-    """Whoever did the same work must have the same proof."""
+    """Check the row count of a result, and its proof against those of other workers.
+
+    Args:
+        worker: name for the message.
+        done: the result.
+        rows: expected number of rows.
+        proofs: the first proof for each number of rows. The result's is added if it is the first.
+
+    Raises ProofDiffers.
+    """
     if done.rows != rows:
         raise ProofDiffers(f"{worker} had {done.rows} rows; there are {rows}")
     if proofs.setdefault(rows, done.proof) != done.proof:
@@ -122,7 +134,12 @@ def check(worker: Worker, done: Done, rows: int, proofs: dict[int, Proof]) -> No
 
 
 def order_of(case: Case, worker: Worker, home: Path, bootstrap: str, effort: Effort) -> Order:
-    """Return what a worker is to do; ``home`` has what it needs, and gets what comes of it."""
+    """Return the order for a worker of a case.
+
+    Args:
+        home: folder of the case, for the input and the output of the work.
+        bootstrap: addresses of the broker that has the topic.
+    """
     if case.work is Work.LATEST:
         return order_latest("refresh" if worker is Worker.LATEST else "anew", home, effort.keys)
     if case.work is Work.LANDED:
@@ -136,7 +153,10 @@ def order_of(case: Case, worker: Worker, home: Path, bootstrap: str, effort: Eff
 
 
 def _audit(root: Path, effort: Effort) -> Mapping[Worker, Sequence[Reading]]:
-    """Time what is made of names; the first time does not count, since names must be found on the disk."""
+    """Measure the audit of file names.
+
+    The first round is a warm-up: the operating system reads the names from the disk.
+    """
     landing.name(root, effort.names)
     readings = []
     for number in range(effort.rounds + 1):
@@ -152,12 +172,18 @@ def _audit(root: Path, effort: Effort) -> Mapping[Worker, Sequence[Reading]]:
 
 
 def order_latest(how: str, home: Path, keys: int) -> Order:
-    """Return what is to be done with a table of latest values: ``prepare`` it, ``refresh`` it, or make it ``anew``."""
+    """Return an order for a table of latest values.
+
+    Args:
+        how: ``prepare`` creates the table, ``refresh`` adds the new rows, ``anew`` computes it from all rows.
+        home: folder of the case.
+        keys: number of keys.
+    """
     return Order(work=Work.LATEST, folder=f"{home}/out", format=how, options={"keys": str(keys)}, source=f"{home}/lake")
 
 
 def _log(home: Path, effort: Effort) -> Mapping[Worker, Sequence[Reading]]:
-    """Time the opening of two tables, as many commits behind a checkpoint."""
+    """Measure the opening of two tables that are equally far from their checkpoints."""
     commits = {Worker.LONG: effort.commits + logs.BEHIND, Worker.SHORT: logs.SHORT + logs.BEHIND}
     for worker, count in commits.items():
         print(f"    making {worker}: {count}", flush=True)
@@ -175,7 +201,7 @@ def _log(home: Path, effort: Effort) -> Mapping[Worker, Sequence[Reading]]:
 
 
 def _memory(home: Path, effort: Effort) -> Mapping[Worker, Sequence[Reading]]:
-    """Have drivers plan, each in a process of its own."""
+    """Measure the memory of drivers that plan, each in a process of its own."""
     readings = []
     for number in range(effort.rounds):
         reading = memory.measure_driver(home / f"out-{number}", effort.files, effort.holes)
@@ -188,7 +214,7 @@ def _memory(home: Path, effort: Effort) -> Mapping[Worker, Sequence[Reading]]:
 
 
 class _Sessions:
-    """Sessions, each started when somebody first works in it. A context manager."""
+    """Spark sessions, each started at its first use. A context manager."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -202,7 +228,7 @@ class _Sessions:
         self._end.close()
 
     def of(self, worker: Worker) -> Session:
-        """Return the session that a worker works in. Raises SessionFailed, KafkaUnavailable."""
+        """Return the session of a worker. Raises SessionFailed, KafkaUnavailable."""
         with_kafka = worker in (Worker.THEIRS, Worker.BESIDE)
         if with_kafka not in self._started:
             session = self._of_kafka() if with_kafka else Session(self._folder / "session", {})
@@ -217,7 +243,7 @@ class _Sessions:
 
 @contextmanager
 def topic(records: int) -> Iterator[str]:
-    """Give the addresses of a broker that has the topic, filled."""
+    """Start a broker with the filled topic; yield its bootstrap addresses."""
     with Cluster(RELEASE, heap="1g", properties=_NOBODY_SWEEPS, brisk=False) as cluster:
         cluster.create_topic(TOPIC, PARTITIONS)
         cluster.perf_produce(TOPIC, records)
@@ -226,7 +252,7 @@ def topic(records: int) -> Iterator[str]:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """Give a folder for what is measured, which goes with the block."""
+    """Create a temporary folder and delete it at the end of the block."""
     folder = Path(tempfile.mkdtemp(prefix="consumerd-bench-"))
     try:
         yield folder

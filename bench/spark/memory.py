@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory of a driver that plans: ``python -m bench.spark.memory FOLDER FILES HOLES``.
 
-It prints its peak as JSON. The landing zone is made up of values as footers have them: a topic of many small files,
-and a compacted one with holes in each file. All of it is planned, committed in parts without any rows, and planned
-again from what the table covers.
+It prints its peak memory as JSON. The landing zone exists as values only, like those read from file footers: a topic of
+many small files, and a compacted topic with holes (offset gaps) in each file. All of it is planned, committed in parts
+without any rows, and planned again against what the table then covers.
 """
 
 from __future__ import annotations
@@ -31,22 +31,30 @@ from tests.support.memory import read_memory
 
 _PARTITIONS: Final = 8
 _ROWS: Final = 10_000
-"""Offsets of a file."""
+"""Offsets that a file covers."""
 _HOLES: Final = 1_000
-"""Of each file of the compacted topic: as many as its metadata name one by one."""
+"""Holes in each file of the compacted topic: as many as file metadata lists one by one."""
 _ROWS_A_COMMIT: Final = 20_000_000
 _BYTES_IN_MIB: Final = 1 << 20
 
 
 def measure_driver(folder: Path, files: int, holes: int) -> Reading:
-    """Plan in a process of its own, and return its peak as ``size``. Raises CalledProcessError."""
+    """Plan in a process of its own; return its peak memory as ``size``.
+
+    Raises CalledProcessError.
+    """
     command = [sys.executable, "-m", "bench.spark.memory", str(folder), str(files), str(holes)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return Reading(**json.loads(done.stdout))
 
 
 def make_landing(files: int, holes: int) -> Landing:
-    """Return a zone of a plain topic's files, and of a compacted topic's with holes."""
+    """Return a landing zone of a plain topic, and of a compacted topic with holes.
+
+    Args:
+        files: number of files of the plain topic.
+        holes: number of holes of the compacted topic, in all its files.
+    """
     root = LandingRoot(path=Path("/landing"), record=RootRecord(root="r", cluster="c", group="g"), order=0)
     chains = [*_chains(root, "orders", files, 0), *_chains(root, "users", -(-holes // _HOLES), _HOLES)]
     return Landing(roots=(root,), chains=tuple(chains))
@@ -90,7 +98,7 @@ def _file(folder: str, partition: TopicPartition, position: int, holes: int) -> 
 
 
 def main() -> None:
-    """Plan, commit, plan again, and tell."""
+    """Plan, commit and plan again; print the time and the peak memory."""
     place, files, holes = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     landing = make_landing(files, holes)
     began, worked = time.perf_counter(), time.process_time()
@@ -103,7 +111,7 @@ def main() -> None:
     if len(plan.files) != landing.file_count or not again.is_empty:
         raise SystemExit(f"{len(plan.files)} of {landing.file_count} files were planned, then {len(again.files)}")
     seconds, processor_s = time.perf_counter() - began, time.process_time() - worked
-    # not ru_maxrss, which a process takes over from the one that has started it
+    # not ru_maxrss: a child process begins with that of its parent
     size = int(read_memory(os.getpid()).peak * _BYTES_IN_MIB)
     sys.stdout.write(
         json.dumps({"seconds": seconds, "processor_s": processor_s, "rows": landing.file_count, "size": size}) + "\n"

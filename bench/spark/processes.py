@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process and all its children have had of the processor."""
+"""CPU time of a process and all its descendants."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 def tree_processor_s(pid: int) -> float:
-    """Return the processor time of a process, its children and theirs so far, those that have ended and been waited for too.
+    """Return the CPU time of a process and its descendants so far, in seconds.
 
-    Ended children count with whoever waited for them, so that nothing is lost between two calls.
+    Ended processes are included: the kernel adds their time to the process that waited for them, so that no time is
+    lost between two calls.
     """
     spent: dict[int, int] = {}
     children: dict[int, list[int]] = defaultdict(list)
@@ -22,7 +23,7 @@ def tree_processor_s(pid: int) -> float:
         if entry.name.isdigit():
             try:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:  # it has just ended
+            except OSError:  # the process has just ended
                 continue
             children[int(fields[1])].append(int(entry.name))
             spent[int(entry.name)] = sum(int(one) for one in fields[11:15])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of the pipeline as Markdown, and as they are kept beside the page."""
+"""Figures of the pipeline, as Markdown and as the JSON stored beside the page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ BEGIN: Final = "<!-- written by python -m bench.spark, from here -->"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A case's readings by who they are of, in the order of their rounds, the run that they are of, and what failed."""
+    """Readings of a case by worker, their run, and texts of what failed.
+
+    The readings of a worker are in the order of the rounds.
+    """
 
     run: Run
     readings: Mapping[Worker, Sequence[Reading]]
@@ -30,7 +33,7 @@ class Measured:
 
 
 def rows_of(case: Case, measured: Measured) -> list[Row]:
-    """Return a row for each target of which there are readings."""
+    """Return a row for each target that has readings."""
     found = (_row(case, target, measured.readings) for target in case.targets)
     return [row for row in found if row is not None]
 
@@ -53,7 +56,7 @@ def _row(case: Case, target: Target, readings: Mapping[Worker, Sequence[Reading]
     if target.size is not None:
         sizes = spread_of([reading.size / MIB for reading in ours if reading.size is not None])
         figure = f"**{sizes.median:.1f} MiB** ({sizes.least:.1f} to {sizes.most:.1f})"
-        met = sizes.most * MIB <= target.size  # the largest: who runs out of memory once has run out of it
+        met = sizes.most * MIB <= target.size  # the largest value counts: one reading over the limit is a failure
         return Row(work=work, target=f"at most {target.size / MIB:.1f} MiB", figure=figure, met=met)
     assert target.rows_per_s is not None
     rate = spread_of(_rates(ours))
@@ -87,12 +90,12 @@ def _rates(readings: Sequence[Reading]) -> list[float]:
 
 
 def _processor(readings: Sequence[Reading]) -> list[float]:
-    """Return the seconds of processor for a million rows."""
+    """Return the CPU time in seconds per million rows."""
     return [reading.processor_s / reading.rows * 1e6 for reading in readings]
 
 
 def document(results: Mapping[str, Measured]) -> str:
-    """Write all of it."""
+    """Return everything between the markers of the page."""
     targets, rates = [], []
     for case, measured in _known(results):
         origin = describe_origin(measured.run)
@@ -129,21 +132,21 @@ def _runs(results: Mapping[str, Measured]) -> str:
     for run, names in named.values():
         software = ", ".join(f"{one} {version}" for one, version in run.versions.items())
         text += as_item(
-            f"{run.at}, `{run.command}`: {run.rounds} rounds, {millions(run.records)} records. {run.machine}; load before it "
-            f"{run.load}. {software}. It measured: {', '.join(names)}."
+            f"{run.at}, `{run.command}`: {run.rounds} rounds, {millions(run.records)} records. {run.machine}; load "
+            f"before it {run.load}. {software}. It measured: {', '.join(names)}."
         )
     failures = [failure for measured in results.values() for failure in measured.failures]
     return text + "".join(as_item(f"Failed: {failure}") for failure in failures)
 
 
 def save(results: Mapping[str, Measured], path: Path) -> None:
-    """Write results as JSON."""
+    """Write the results as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({name: asdict(measured) for name, measured in results.items()}, indent=1) + "\n")
 
 
 def load(path: Path) -> dict[str, Measured]:
-    """Read what :func:`save` wrote; nothing yet when there is no such file."""
+    """Read what :func:`save` wrote; return no results if there is no such file."""
     if not path.exists():
         return {}
     data: dict[str, Any] = json.loads(path.read_text())

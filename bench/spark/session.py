@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Spark session in a process of its own, that is asked for one piece of work after the other.
+"""A Spark session in a process of its own, which does one order after another.
 
-``python -m bench.spark.session SETTINGS`` takes orders as lines of JSON and answers each with a line: what was done, or
-what went wrong. :class:`Session` is how to have one.
+``python -m bench.spark.session SETTINGS`` reads orders as lines of JSON. It answers each with a line: the result or the
+error. :class:`Session` starts and uses such a process.
 """
 
 from __future__ import annotations
@@ -25,15 +25,18 @@ _ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 class SessionFailed(Exception):
-    """A piece of work failed, or the process ended; carries what was said of it."""
+    """A piece of work failed, or the process ended. The message holds the error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A piece of work, once.
+    """Cost of one piece of work.
 
-    ``processor_s`` is what driver, JVM and Python workers had of the processor together. ``size`` is bytes of memory or
-    disk, in cases that have a target for them.
+    Attributes:
+        seconds: wall time.
+        processor_s: CPU time of the driver, the JVM and the Python workers together.
+        rows: number of rows.
+        size: bytes of memory or disk, in cases that have a target for them.
     """
 
     seconds: float
@@ -43,7 +46,7 @@ class Reading:
 
 
 class Session:
-    """A session with ``local[2]``. ``with`` starts and ends it; ``folder`` is its own."""
+    """A session with ``local[2]``, as a context manager; ``folder`` is its own."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str], environment: Mapping[str, str] | None = None) -> None:
         self._folder = folder
@@ -77,7 +80,7 @@ class Session:
         end_served(self._process)
 
     def do(self, order: Order) -> tuple[Reading, Done]:
-        """Have a piece of work done. Raises SessionFailed."""
+        """Have a piece of work done; return its cost and its result. Raises SessionFailed."""
         assert self._process is not None
         before = tree_processor_s(self._process.pid)
         pipe = self._pipe(self._process.stdin)
@@ -104,7 +107,7 @@ class Session:
 
 
 def main() -> None:
-    """Start a session, say so, and do what is asked for until there is nothing more."""
+    """Start a session, report that, and do all orders until standard input ends."""
     from consumerd.spark import local_session, register
 
     spark = local_session("bench", master="local[2]", driver_memory="2g", settings=json.loads(sys.argv[1]))
@@ -114,7 +117,7 @@ def main() -> None:
         fields = json.loads(line)
         try:
             done = WORKS[fields["work"]](spark, Order(**fields))
-        except Exception:  # noqa: BLE001 - whatever it was, it is told, and the next one may work
+        except Exception:  # noqa: BLE001 - any error is reported, and the next order may work
             _tell({"failed": traceback.format_exc()[-3000:]})
         else:
             _tell(asdict(done))

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two versions of the pipeline side by side: ``python -m bench.spark.versions --before COMMIT [--cases bronze-* audit]``.
+"""Comparison of two versions of the pipeline, side by side.
 
-The earlier version is taken out of git into a folder of its own, and its native kernel is built there. Both do the same work
-in turns, round after round, each in a session of its own, with files and tables that it has made itself: their formats may
-differ. A first round does not count. A figure is the median of the rounds; the ratio is that of the medians, after to before.
-Nothing is written. The exit code is 1 if a ratio is less than ``--least``.
+Usage: ``python -m bench.spark.versions --before COMMIT [--cases bronze-* audit]``.
+
+The earlier version is extracted from git into a folder of its own, and its native kernel is built there. Both versions
+do the same work in turns, round after round, each in its own session. Each works on files and tables that it has made
+itself, since their formats may differ.
+
+The first round is a warm-up and does not count. A figure is the median of the rounds. The ratio is that of the medians,
+later version to earlier version. No results are written. The exit code is 1 if a ratio is below ``--least``.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ _WORKERS: Final = {
     Work.AUDIT: Worker.AUDIT,
     Work.LATEST: Worker.LATEST,
 }
-"""Works of which there are two versions, and who does them."""
+"""Kinds of work that two versions can be compared by, and the worker of each."""
 _LAND: Final = """
 import json, sys
 from pathlib import Path
@@ -67,7 +71,13 @@ print(json.dumps({"seconds": time.perf_counter() - began, "processor_s": time.pr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """A version: a tree of its own, and what its sessions need to find its package first."""
+    """A version of the pipeline.
+
+    Attributes:
+        name: ``before`` or ``after``.
+        tree: its source tree.
+        packages: folder that is first on the Python path of its sessions.
+    """
 
     name: str
     tree: Path
@@ -76,7 +86,7 @@ class Version:
 
 @dataclass(slots=True, kw_only=True)
 class _Sessions:
-    """A session of each version, started when it is first needed."""
+    """A session of each version, started at its first use."""
 
     folder: Path
     end: ExitStack
@@ -91,7 +101,7 @@ class _Sessions:
 
 
 def main() -> int:
-    """Measure and print."""
+    """Run the comparison and print its results; return the exit code."""
     args = _parse()
     effort = Effort(
         rounds=args.rounds,
@@ -105,7 +115,7 @@ def main() -> int:
     print(f"{describe_machine()}; load {load()}", flush=True)
     slower = []
     with scratch() as folder, checked_out(args.before) as before, ExitStack() as end:
-        # the bench of this version for both, but the package alone of the earlier one
+        # both use this version's bench; only the package consumerd is that of the earlier version
         packages = folder / "packages"
         packages.mkdir()
         (packages / "consumerd").symlink_to(before / "consumerd")
@@ -130,7 +140,7 @@ def main() -> int:
 
 
 def compare(readings: Mapping[str, Sequence[Reading]]) -> float:
-    """Return how many rows a second are done after, for each that was done before: the ratio of the medians."""
+    """Return the ratio of the median rates in rows/s, after to before."""
     before, after = (statistics.median(one.rows / one.seconds for one in readings[name]) for name in (_BEFORE, _AFTER))
     return after / before
 
@@ -158,7 +168,10 @@ def _parse() -> argparse.Namespace:
 
 
 def _chosen(patterns: Sequence[str]) -> tuple[Case, ...]:
-    """Return the cases of some names that there are two versions of. Raises ValueError if there is none."""
+    """Return the matching cases by which versions can be compared.
+
+    Raises ValueError if there is none.
+    """
     found = tuple(case for case in select(patterns) if case.work in _WORKERS)
     if not found:
         raise ValueError(f"no case of two versions is named {' '.join(patterns)}")
@@ -171,7 +184,7 @@ def _measure(
     rows = {version.name: _prepare(case, effort, home / version.name, version, sessions) for version in versions}
     readings: dict[str, list[Reading]] = {version.name: [] for version in versions}
     proofs: dict[int, Proof] = {}
-    # every other round goes backwards; the first does not count
+    # every second round runs in reverse order; the first one is a warm-up
     for number in range(effort.rounds + 1):
         for version in versions if number % 2 == 0 else reversed(versions):
             place = home / version.name
@@ -193,7 +206,7 @@ def _measure(
 
 
 def _prepare(case: Case, effort: Effort, place: Path, version: Version, sessions: _Sessions) -> int:
-    """Make what a version works on; return how many rows there will be."""
+    """Create the input of a version; return the number of rows that it has."""
     place.mkdir()
     if case.work is Work.LANDED:
         different, _ = json.loads(_run(version, _LAND, place / "landing", case.payload, effort.records))
@@ -208,7 +221,7 @@ def _prepare(case: Case, effort: Effort, place: Path, version: Version, sessions
 
 
 def _run(version: Version, code: str, *arguments: object) -> str:
-    """Run a piece of code in a version's own tree, and return what it prints."""
+    """Run Python code in a version's own tree and return its output."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     environment = os.environ | {"PYTHONPATH": str(version.tree)}
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, env=environment, cwd=version.tree)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sessions do while they are measured. Each function does its work once, and returns how many rows there were and a
-proof of what they were, which is the same for whoever does the same work; what finding that out takes does not count.
+"""Work of the Spark sessions, while they are measured.
+
+Each function does its work once. It returns the number of rows and a proof: a summary of the rows that is equal for the
+same work. Counting rows in files and tables that were written, and summarising them, is not part of the measured time.
 """
 
 from __future__ import annotations
@@ -25,7 +27,15 @@ Proof = Sequence[Sequence[int | str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What to do. ``format`` and ``options`` are a reader's; ``source`` is a landing zone's root; ``folder`` is new."""
+    """A piece of work for a session.
+
+    Attributes:
+        work: kind of work.
+        folder: output folder, which does not exist yet.
+        format: Spark's name of the data source, or the variant of the work.
+        options: options of the data source, or of the work.
+        source: folder of the input: a landing zone, or tables.
+    """
 
     work: Work
     folder: str
@@ -36,7 +46,14 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What came of it: the rows that there were, a proof, and between which moments (monotonic) it was."""
+    """Result of a piece of work.
+
+    Attributes:
+        rows: number of rows.
+        proof: summary of the rows, equal for the same work.
+        began: monotonic time in seconds at its beginning.
+        ended: monotonic time in seconds at its end.
+    """
 
     rows: int
     proof: Proof
@@ -45,13 +62,13 @@ class Done:
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Done:
-        """Read what ``dataclasses.asdict`` gave, in a session's answer."""
+        """Return the result whose ``dataclasses.asdict`` a session has sent."""
         return cls(rows=fields["rows"], proof=fields["proof"], began=fields["began"], ended=fields["ended"])
 
 
 def read_topic(spark: SparkSession, order: Order) -> Done:
-    """Add up the lengths of all values, and fold all offsets and values into a hash, partition by partition."""
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+    """Sum up the value lengths and hash the offsets and values of each partition."""
+    from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
     frame = spark.read.format(order.format).options(**order.options).load()
     sums = frame.groupBy("partition").agg(
@@ -65,7 +82,7 @@ def read_topic(spark: SparkSession, order: Order) -> Done:
 
 
 def topic_to_parquet(spark: SparkSession, order: Order) -> Done:
-    """Write all of it into Parquet files, with Spark's own defaults."""
+    """Write a topic into Parquet files, with Spark's default settings."""
     frame = spark.read.format(order.format).options(**order.options).load()
     began = time.monotonic()
     frame.write.parquet(order.folder)
@@ -74,7 +91,7 @@ def topic_to_parquet(spark: SparkSession, order: Order) -> Done:
 
 
 def stream_to_parquet(spark: SparkSession, order: Order) -> Done:
-    """Stream what there is into Parquet files, trigger by trigger."""
+    """Stream a topic into Parquet files up to its current end, trigger by trigger."""
     frame = spark.readStream.format(order.format).options(**order.options).load()
     writer = frame.writeStream.format("parquet").option("checkpointLocation", f"{order.folder}-checkpoint")
     began = time.monotonic()
@@ -84,7 +101,7 @@ def stream_to_parquet(spark: SparkSession, order: Order) -> Done:
 
 
 def landed_to_table(spark: SparkSession, order: Order) -> Done:
-    """Have bronze take a landing zone over, or copy the zone's files as they are (format ``copy``)."""
+    """Load a landing zone with bronze, or copy its files (format ``copy``)."""
     return _copy(spark, order) if order.format == "copy" else _take_over(spark, order)
 
 
@@ -93,7 +110,7 @@ def _take_over(spark: SparkSession, order: Order) -> Done:
     from consumerd.spark import bronze
     from consumerd.spark.job import Silent
 
-    # its name in versions up to that of 2026-11-22, which ``bench.spark.versions`` measures beside this one
+    # versions up to 2026-11-22, which ``bench.spark.versions`` measures as well, call it open_target
     make = vars(bronze).get("open_bronze") or vars(bronze)["open_target"]
     began = time.monotonic()
     bronze.take_over(lambda: spark, [order.source], make(order.folder, Bronze()), progress=Silent())
@@ -114,9 +131,10 @@ def _copy(spark: SparkSession, order: Order) -> Done:
 def refresh_latest(spark: SparkSession, order: Order) -> Done:
     """Bring a table of latest values up to date.
 
-    ``format`` says how: ``refresh`` by the rows that are new, ``anew`` from all rows. ``prepare`` makes what both need.
+    ``format`` is the variant: ``refresh`` uses only the new rows, ``anew`` uses all rows, and ``prepare`` creates the
+    input of both.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+    from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
     from consumerd.spark.latest import read_latest, refresh
     from consumerd.spark.table.transaction import open_table
@@ -129,7 +147,7 @@ def refresh_latest(spark: SparkSession, order: Order) -> Done:
         _decode(spark, source, int(order.options["keys"]), each=100)
         return Done(rows=0, proof=[], began=began, ended=time.monotonic())
     if order.format == "refresh":
-        shutil.copytree(made, order.folder, copy_function=os.link)  # nobody changes a table's files in place
+        shutil.copytree(made, order.folder, copy_function=os.link)  # nothing changes a table's files in place
     began = time.monotonic()
     refresh(lambda: spark, open_table(source), order.folder, topic=_TOPIC)
     ended = time.monotonic()
@@ -142,7 +160,10 @@ _TOPIC: Final = "bench"
 
 
 def _decode(spark: SparkSession, place: Path, keys: int, each: int = 1) -> None:
-    """Commit a record of every ``each``-th key to a decoded table, which is made if there is none."""
+    """Commit a record of every ``each``-th key to a decoded table.
+
+    The table is created if it does not exist.
+    """
     from consumerd.spark.table.commit import Operation
     from consumerd.spark.table.files import write_frame
     from consumerd.spark.table.transaction import create_table
@@ -168,9 +189,9 @@ def _decode(spark: SparkSession, place: Path, keys: int, each: int = 1) -> None:
 
 
 def _written(folder: str, began: float, ended: float) -> Done:
-    """Count what was written, by the footers.
+    """Count the rows that were written, by the footers of the files.
 
-    Names and folders that begin with ``_`` or ``.`` are logs, checkpoints and staging.
+    Files and folders whose names begin with ``_`` or ``.`` are logs, checkpoints and staging.
     """
     home = Path(folder)
     files = [
