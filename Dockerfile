@@ -31,7 +31,7 @@ WORKDIR /var/lib/consumerd
 EXPOSE 9309
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s \
-    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:9309/livez', timeout=2)"]
+    CMD ["python", "-m", "consumerd.daemon.health"]
 # exec form: the process is pid 1 and gets the signals; it reaps nothing, as it starts no children
 ENTRYPOINT ["consumerd"]
 CMD ["run", "--config", "/etc/consumerd/config.yaml"]

@@ -1,24 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the Grafana dashboard from the catalogue of series; prints it.
+"""The Grafana dashboard, from the panels that ``ROWS`` lays out; prints it.
 
 From the root: ``python deploy/grafana/make_dashboard.py > deploy/grafana/consumerd.json``.
 
-Every series of ``consumerd.telemetry.metrics`` is on it once at least: those that answer a question in the panels that
-``ROWS`` lays out, the others in a last row, by a query that follows from their type. A test makes it again and compares.
+The panels of the last row are repeated for every series that Prometheus has of the chosen daemons and jobs. So a new
+series is shown without a change here. A test makes the dashboard again and compares.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from consumerd.spark import job_metrics
-from consumerd.telemetry.metrics import GAUGES, MetricsHooks, make_registry
-
 _COLUMNS: Final = 24
+_HIDDEN: Final = 2
+"""A variable of Grafana's that is not shown at the top."""
 _DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 SELECTED: Final = 'job=~"$job", instance=~"$instance"'
 """What the variables at the top choose of the daemons."""
@@ -29,19 +27,10 @@ _EVENT_WINDOW: Final = "$__rate_interval"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """One series of the catalogue. ``type`` is Prometheus's; a counter's name ends in ``_total``."""
-
-    name: str
-    type: str
-    help: str
-    labels: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """What one panel asks. ``queries`` go from legend to expression; ``$S`` stands for the chosen instances, ``$J`` for the
-    chosen groups of jobs.
+    """Title and queries of one panel. ``queries`` go from legend to expression.
+
+    ``$S`` stands for the chosen instances, ``$J`` for the chosen groups of jobs.
     """
 
     title: str
@@ -54,39 +43,17 @@ class Panel:
     stacked: bool = False
     bad_above: float | None = None
     bad_below: float | None = None
+    repeated_by: str = ""
+    """Variable of the dashboard. There is one panel for each of its values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A heading and the panels below it; ``folded`` ones are opened by whoever wants them."""
+    """A heading and the panels below it; a ``folded`` row is closed until it is clicked."""
 
     title: str
     panels: Sequence[Panel]
     folded: bool = False
-
-
-def catalogue() -> tuple[Series, ...]:
-    """Return every series that a daemon may show, and a job."""
-    registry = make_registry()
-    hooks = MetricsHooks(registry)
-    gauges = (Series(name=spec.name, type="gauge", help=spec.help, labels=spec.labels) for spec in GAUGES)
-    labels = {
-        metric._name: tuple(metric._labelnames) for metric in vars(hooks).values() if hasattr(metric, "_labelnames")
-    }
-    counted = (
-        Series(
-            name=f"{family.name}_total" if family.type == "counter" else family.name,
-            type=family.type,
-            help=family.documentation,
-            labels=labels.get(family.name, ()),  # the process's own have none
-        )
-        for family in registry.collect()
-    )
-    of_jobs = (
-        Series(name=name, type="gauge", help=text, labels=(*job_metrics.LABELS, *labels))
-        for name, (text, labels) in job_metrics.SERIES.items()
-    )
-    return (*gauges, *counted, *of_jobs)
 
 
 def _events(by: str, counter: str) -> str:
@@ -123,6 +90,11 @@ def _stat(
         bad_above=bad_above,
         bad_below=bad_below,
     )
+
+
+def _each(variable: str, expression: str) -> Panel:
+    """Return a panel that is repeated for each series that a variable of ``SERIES_OF`` has."""
+    return Panel(title=f"${variable}", queries={"": expression}, width=6, height=6, repeated_by=variable)
 
 
 ROWS: Final = (
@@ -192,6 +164,61 @@ ROWS: Final = (
                 queries={"{{instance}}": "sum by (instance) (consumerd_owned_partitions{$S})"},
                 stacked=True,
                 width=12,
+            ),
+            Panel(
+                title="Time until certificates end",
+                queries={"{{file}}": "min by (file) (consumerd_tls_certificate_expiry_timestamp_seconds{$S}) - time()"},
+                unit="s",
+                description="Of cluster.tls, as each process has read it at its start.",
+                width=12,
+            ),
+            Panel(
+                title="Time until Kerberos tickets end",
+                queries={
+                    "{{identity}}": "min by (identity) (consumerd_kerberos_ticket_expiry_timestamp_seconds{$S}) - time()",
+                    "{{identity}}, a fifth of its life": "0.2 * min by (identity) "
+                    "(consumerd_kerberos_ticket_lifetime_seconds{$S})",
+                },
+                unit="s",
+                description="With a keytab they are renewed at half of their life. Below a fifth an alert fires.",
+                width=12,
+            ),
+        ),
+    ),
+    Row(
+        title="Mirror",
+        folded=True,
+        panels=(
+            _stat(
+                "Safe to cut over",
+                "min(consumerd_mirror_safe_to_cut_over{$S})",
+                description="1 if every member says that all its partitions are in the target. Stop producers first.",
+            ),
+            Panel(
+                title="Source offsets that are not in the target",
+                queries={
+                    "{{topic}}": "sum by (topic) (consumerd_high_watermark_offset{$S} - consumerd_acknowledged_offset{$S}"
+                    " and consumerd_mirror_source_offset{$S})"
+                },
+                width=10,
+            ),
+            Panel(
+                title="Transactions",
+                queries={
+                    "{{sink}} {{result}}": "sum by (sink, result) (rate(consumerd_mirror_transaction_seconds_count{$S}[$__rate_interval]))"
+                },
+                unit="cps",
+                description="The records of an aborted one are sent again.",
+                width=10,
+            ),
+            Panel(
+                title="Time of transactions",
+                queries={
+                    "{{sink}} median": "histogram_quantile(0.5, sum by (sink, le) (rate(consumerd_mirror_transaction_seconds_bucket{$S}[$__rate_interval])))",
+                    "{{sink}} 99th percentile": "histogram_quantile(0.99, sum by (sink, le) (rate(consumerd_mirror_transaction_seconds_bucket{$S}[$__rate_interval])))",
+                },
+                unit="s",
+                width=24,
             ),
         ),
     ),
@@ -382,39 +409,23 @@ ROWS: Final = (
             ),
         ),
     ),
+    Row(
+        title="Every series",
+        panels=(
+            _each("gauge", 'sum without (partition, instance) ({__name__="$gauge", $S})'),
+            _each("counter", 'sum without (partition, instance) (rate({__name__="$counter", $S}[$__rate_interval]))'),
+            _each("job_series", 'max without (instance) ({__name__="$job_series", $J})'),
+        ),
+        folded=True,
+    ),
 )
 
-
-def used(expression: str) -> set[str]:
-    """Return the series of ours that an expression names; those of a histogram under the histogram's name."""
-    return {
-        re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"\b(?:consumerd|process)_\w+", expression)
-    }
-
-
-def _plain(series: Series) -> Panel:
-    """Return the panel of a series about which ``ROWS`` has no question."""
-    by = [label for label in series.labels if label != "partition"] or ["instance"]
-    legend = " ".join(f"{{{{{label}}}}}" for label in by)
-    chosen = "$J" if series.name in job_metrics.SERIES else "$S"
-    expression, unit = f"{series.name}{{{chosen}}}", "short"
-    if series.type == "counter":
-        expression, unit = f"rate({expression}[$__rate_interval])", "cps"
-    return Panel(
-        title=series.name,
-        queries={legend: f"sum by ({', '.join(by)}) ({expression})"},
-        unit=unit,
-        description=series.help,
-        width=6,
-        height=6,
-    )
-
-
-def rows() -> tuple[Row, ...]:
-    """Return all rows: the questions, and what is left of the catalogue."""
-    shown = {name for row in ROWS for panel in row.panels for query in panel.queries.values() for name in used(query)}
-    left = [_plain(series) for series in catalogue() if series.name not in shown]
-    return (*ROWS, Row(title="All other series", panels=left, folded=True))
+SERIES_OF: Final = {
+    "gauge": '{__name__=~"(consumerd|process)_.+", __name__!~".+_(total|bucket|sum|count)", $S}',
+    "counter": '{__name__=~"(consumerd|process)_.+_(total|sum|count)", $S}',
+    "job_series": '{__name__=~"consumerd_(job|table)_.+", $J}',
+}
+"""What selects the values of each variable by which panels are repeated: names of series."""
 
 
 def _steps(panel: Panel) -> list[dict[str, object]]:
@@ -432,8 +443,10 @@ def _panel(number: int, panel: Panel, x: int, y: int) -> dict[str, object]:
         "showPoints": "never",
         "stacking": {"mode": "normal" if panel.stacked else "none"},
     }
+    repeated = {"repeat": panel.repeated_by, "repeatDirection": "h", "maxPerRow": _COLUMNS // panel.width}
     return {
         "id": number,
+        **(repeated if panel.repeated_by else {}),
         "type": panel.kind,
         "title": panel.title,
         "description": panel.description,
@@ -454,12 +467,16 @@ def _panel(number: int, panel: Panel, x: int, y: int) -> dict[str, object]:
             {
                 "refId": chr(ord("A") + at),
                 "datasource": _DATASOURCE,
-                "expr": query.replace("$S", SELECTED).replace("$J", SELECTED_JOBS),
+                "expr": _select(query),
                 "legendFormat": legend or "__auto",
             }
             for at, (legend, query) in enumerate(panel.queries.items())
         ],
     }
+
+
+def _select(query: str) -> str:
+    return query.replace("$S", SELECTED).replace("$J", SELECTED_JOBS)
 
 
 def _place(row: Row, first: int, top: int) -> tuple[list[dict[str, object]], int]:
@@ -491,7 +508,7 @@ def dashboard() -> dict[str, object]:
     """Return the dashboard as Grafana takes it."""
     panels: list[dict[str, object]] = []
     number, top = 1, 0
-    for row in rows():
+    for row in ROWS:
         header = {"id": number, "type": "row", "title": row.title, "collapsed": row.folded}
         placed, height = _place(row, number + 1, top + 1)
         panels.append(
@@ -514,6 +531,10 @@ def dashboard() -> dict[str, object]:
                 _variable("job", "label_values(consumerd_info, job)"),
                 _variable("instance", 'label_values(consumerd_info{job=~"$job"}, instance)'),
                 _variable("group", "label_values(consumerd_job_last_run_timestamp_seconds, group)"),
+                *(
+                    {**_variable(name, f"label_values({_select(series)}, __name__)"), "hide": _HIDDEN}
+                    for name, series in SERIES_OF.items()
+                ),
             ]
         },
         "panels": panels,

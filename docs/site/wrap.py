@@ -14,7 +14,8 @@ from pathlib import Path
 
 LIMIT = 120
 _WIDTH = 118
-_ATOM = re.compile(r"(?:`[^`]*`|[^\s`])+")
+_ATOM = re.compile(r"(?:\d{4}-\d\d-\d\d, (?=`)|`[^`]*`|[^\s`])+")
+"""Text that is not broken: a word, inline code, a date with its commit."""
 _FENCE = re.compile(r" *```")
 _KEPT = re.compile(r" *(?:```|\||#|<!--|>|!\[)")
 _ITEM = re.compile(r"( *)([-*+] |\d+[.] )?")
