@@ -14,8 +14,11 @@ TESTS ?= $(addprefix tests/,unit property component e2e architecture spark)
 PARALLEL := $(if $(filter-out 0 1,$(JOBS)),-n $(JOBS) --dist loadfile --no-loadscope-reorder)
 KERNEL_SOURCES := setup.py $(wildcard consumerd/wire/_kernel/*.pyx consumerd/wire/_kernel/*.pxd consumerd/wire/_kernel/*.h)
 
+# Tests start some hundred processes and collect in each worker: without cached bytecode, each compiles everything again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help venv kernel demo test spark unit pure kernel-sanitized check format interop interop-full alerts-test simulate verification mutants fuzz fuzz-frames bench wheels package-test constraints coverage docs screenshots new-user image-test clean
+.PHONY: help venv kernel demo test spark unit pure kernel-sanitized check audit format interop interop-full alerts-test simulate metrics protocol verification mutants fuzz fuzz-frames bench wheels package-test constraints coverage docs screenshots new-user image-test clean
 
 help:  ## list what there is
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -78,11 +81,15 @@ pure: venv  ## what the native kernel takes part in, without it
 kernel-sanitized: venv  ## the native kernel under AddressSanitizer and UBSan, with any bytes (needs gcc)
 	PYTHON=$(abspath $(BIN))/python tests/sanitized/run
 
-check: venv  ## lint, formatting, types, layers
+check: venv  ## lint, formatting, types, layers, known vulnerabilities of pinned versions
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.package.advisories
+
+audit: venv  ## fetch the newest advisories on the pinned versions (needs the network: osv.dev), keep them, and check
+	$(BIN)/python -m tests.package.advisories --fetch
 
 format: venv  ## format and mend what can be mended
 	$(BIN)/ruff check --fix .
@@ -101,18 +108,27 @@ interop-full: venv fuzz-frames  ## the same on every release of the matrix, ours
 	CONSUMERD_RUN='ours on ZooKeeper of Kafka 1.1.1' CONSUMERD_ZOOKEEPER_OF=1.1.1 $(PYTEST) tests/component/zk tests/component/group tests/component/offsets
 	CONSUMERD_KILLS=20 $(PYTEST) tests/component/embedded/test_broker_killed.py
 
-alerts-test: venv  ## each alert from the fault that it is for: real daemons, Prometheus and Alertmanager (needs Debian's prometheus, prometheus-alertmanager, prometheus-node-exporter)
+alerts-test: venv  ## each alert from the fault that it is for: real daemons, Prometheus and Alertmanager (needs Debian's prometheus, prometheus-alertmanager, prometheus-node-exporter, krb5-kdc, krb5-admin-server, krb5-user, and the extra kerberos)
 	$(PYTEST) -p no:randomly tests/alerts
 
-simulate: venv  ## whole groups on virtual time, SEEDS stories (20000) and BRONZE_SEEDS (500) that go on into bronze, none of which `make test` tells
+simulate: venv  ## whole groups on virtual time, SEEDS stories (20000), BRONZE_SEEDS (500) that go on into bronze, COORDINATED_SEEDS (3000) of groups that brokers coordinate, and LEGACY_SEEDS (2000) on brokers of Kafka 0.7, none of which `make test` tells
 	$(BIN)/python -m tests.support.simulation 2000-$$(($${SEEDS:-20000} + 1999))
-	$(BIN)/python -m tests.support.simulation --bronze 2000-$$(($${BRONZE_SEEDS:-500} + 1999))
+	$(BIN)/python -m tests.support.simulation --kind bronze 2000-$$(($${BRONZE_SEEDS:-500} + 1999))
+	$(BIN)/python -m tests.support.simulation --kind coordinated 2000-$$(($${COORDINATED_SEEDS:-3000} + 1999))
+	$(BIN)/python -m tests.support.simulation --kind legacy 2000-$$(($${LEGACY_SEEDS:-2000} + 1999))
+
+metrics: venv  ## write the tables of docs/metrics.md from the code, and the dashboard
+	$(BIN)/python -m tests.support.metrics_page
+	$(BIN)/python deploy/grafana/make_dashboard.py > deploy/grafana/consumerd.json
+
+protocol: venv  ## write the tables of docs/protocol.md from the code
+	$(BIN)/python -m tests.support.protocol_page
 
 verification: venv  ## write the table of recorded runs into docs/verification.md (CONSUMERD_VERIFICATION=FILE has runs recorded)
 	$(BIN)/python -m tests.support.verification
 
-mutants: venv  ## break the code on purpose, promise by promise: a named test must fail each time (a part needs gcc)
-	$(BIN)/python -m tests.mutants
+mutants: venv  ## break the code on purpose, promise by promise: a named test must fail each time (a part needs gcc); MUTANTS="--part 1/10" a tenth of them
+	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 fuzz: venv  ## the decoders under a coverage-guided fuzzer (Python below 3.13), FUZZ_SECONDS each (30); damaged requests at a broker for BROKER_SECONDS (300)
 	$(BIN)/python tests/fuzz/run.py --seconds $${FUZZ_SECONDS:-30}
@@ -127,7 +143,7 @@ bench: venv  ## side by side with peers, on real brokers (needs Java, and maven 
 
 PYTHONS ?= $(shell .ci/find_python)
 
-wheels:  ## build what a release consists of into dist/: source, pure wheel, a manylinux wheel for each Python that is here (needs gcc; PYTHONS=python3.13 only that)
+wheels:  ## build what a release consists of into dist/: source, pure wheel, a manylinux wheel for each Python that is here, a CycloneDX list of components (needs gcc; PYTHONS=python3.13 only that)
 	$(PYTHON) -m tests.package.wheels dist $(PYTHONS)
 
 package-test: venv  ## build source and wheels, install each into a fresh environment, with and without a compiler (needs gcc for a part)
