@@ -4,7 +4,8 @@
 ``dying``: one process after the other lands twenty records and is killed by SIGKILL before its n-th change of the disk,
 n rising from 0, until one lives to its end. Prints how many were killed.
 ``succeeding``: the same, and each begins a chain of its own first, on a request three offsets back.
-``racing``: lands what is missing of the first 400 records, for as long as it takes, whoever else is doing the same.
+``racing``: lands what is missing of the first 400 records, beside others that do the same; half of the files at most, so that
+of three processes two or more have a part, however late they come.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ from tests.support.faulty_files import RecordingFileSystem
 from tests.support.sinks import SinkRig, run_of
 
 RACE_END = 400
+RACE_FILE = 3
+"""Records of each file of a race."""
+RACE_SHARE = RACE_END // RACE_FILE // 2
+"""Files that one process lands at most."""
 
 
 def main() -> None:
@@ -76,10 +81,12 @@ async def _land_twenty(rig: SinkRig, kill_before: int, request: str | None) -> N
 async def _race(rig: SinkRig) -> None:
     writer = await _open(rig, None)
     position = writer.resume_position or 0
-    while position < RACE_END:
+    landed = 0
+    while position < RACE_END and landed < RACE_SHARE:
         try:
-            await writer.write(run_of(position, min(position + 3, RACE_END)))
+            await writer.write(run_of(position, min(position + RACE_FILE, RACE_END)))
             position = await writer.flush()
+            landed += 1
         except RetriableSinkError as error:
             if error.resume_position is not None:
                 position = error.resume_position
