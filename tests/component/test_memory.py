@@ -22,12 +22,20 @@ PARQUET_BUDGET_MIB = 128
 DEFAULT_BUDGET_MIB = 256
 CONSTANT_MIB = 160 if kernel.NATIVE else 190
 """Without the kernel, blocks come from glibc, which returns them late: up to 169 MiB were seen on Python 3.14."""
+PARTITION_MIB = 0.1
+"""For each partition, as docs/sizing.md has it. The peak is that of the first fetches (267 to 281 MiB of 308 in ten runs on a
+busy machine with a budget of 128); while the sink stands still it does not grow."""
 FILLED = 7 / 8
 """Of all that is not set aside for libraries, so much must be held once all stands still: the rest is less than a fetch."""
 RECORDS = 50
 PATIENCE_S = 60
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.drawn]
+
+
+def most_mib(setting: Setting) -> float:
+    """Return what docs/sizing.md has people give the container."""
+    return setting.budget_mib + CONSTANT_MIB + PARTITION_MIB * setting.partitions
 
 
 def delivered(daemon: Daemon) -> int:
@@ -95,7 +103,7 @@ def test_a_stalled_sink_keeps_memory_within_the_budget_and_a_constant(
         peak = read_memory(daemon.process.pid).peak
 
     assert is_full(held, budget_mib), f"the stall did not fill memory: {held}"
-    assert peak < budget_mib + CONSTANT_MIB
+    assert peak < most_mib(setting)
 
 
 def test_units_that_expand_beyond_the_limit_stop_their_partitions_and_take_no_memory(tmp_path: Path) -> None:
@@ -116,7 +124,7 @@ def test_units_that_expand_beyond_the_limit_stop_their_partitions_and_take_no_me
         peak = read_memory(daemon.process.pid).peak
 
     assert name_the_limit(reasons), reasons
-    assert peak < BUDGET_MIB + CONSTANT_MIB
+    assert peak < most_mib(setting)
 
 
 def name_the_limit(reasons: set[str]) -> bool:
