@@ -13,7 +13,7 @@ from consumerd.spark.session import local_session
 from tests.support.landing_zone import LandingZone
 
 HERE = Path(__file__).parent
-TIMEOUT_S = 400
+TIMEOUT_S = 900
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
