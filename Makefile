@@ -18,7 +18,7 @@ KERNEL_SOURCES := setup.py $(wildcard consumerd/wire/_kernel/*.pyx consumerd/wir
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv kernel demo test spark unit pure kernel-sanitized check audit format interop interop-full alerts-test simulate metrics protocol verification mutants fuzz fuzz-frames bench wheels package-test constraints coverage docs screenshots new-user image-test clean
+.PHONY: help venv kernel demo test spark unit pure kernel-sanitized check audit format interop interop-full full alerts-test simulate metrics protocol verification mutants fuzz fuzz-frames bench wheels package-test constraints coverage docs screenshots new-user image-test clean
 
 help:  ## list what there is
 	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -107,6 +107,9 @@ interop-full: venv fuzz-frames  ## the same on every release of the matrix, ours
 	CONSUMERD_RUN='ours on ZooKeeper of Kafka 0.8.2.2' CONSUMERD_ZOOKEEPER_OF=0.8.2.2 $(PYTEST) tests/component/zk tests/component/group tests/component/offsets
 	CONSUMERD_RUN='ours on ZooKeeper of Kafka 1.1.1' CONSUMERD_ZOOKEEPER_OF=1.1.1 $(PYTEST) tests/component/zk tests/component/group tests/component/offsets
 	CONSUMERD_KILLS=20 $(PYTEST) tests/component/embedded/test_broker_killed.py
+
+full:  ## everything that the gate (.ci/run) leaves out, too, on Debian as root: other Pythons and releases, mutants, packages, the image, bare systems (some 75 minutes)
+	.ci/full
 
 alerts-test: venv  ## each alert from the fault that it is for: real daemons, Prometheus and Alertmanager (needs Debian's prometheus, prometheus-alertmanager, prometheus-node-exporter, krb5-kdc, krb5-admin-server, krb5-user, and the extra kerberos)
 	$(PYTEST) -p no:randomly tests/alerts

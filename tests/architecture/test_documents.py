@@ -209,7 +209,7 @@ def test_paths_of_the_repository_exist(document: Path) -> None:
     assert missing == []
 
 
-SCRIPTS: Final = (TOP / "Makefile", TOP / ".ci/run", TOP / "tests/sanitized/run")
+SCRIPTS: Final = (TOP / "Makefile", TOP / ".ci/run", TOP / ".ci/full", TOP / "tests/sanitized/run")
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)

@@ -308,9 +308,10 @@ def test_settings_of_ones_own_roll_the_replicas(tmp_path: Path, base: Path) -> N
     assert find(after, "ConfigMap")["data"] == {"config.yaml": "group: {id: other}\n"}
 
 
-def test_the_release_of_kustomize_that_ci_installs_is_the_one_that_tests_name() -> None:
+@pytest.mark.parametrize("script", ["run", "full"])
+def test_the_release_of_kustomize_that_ci_installs_is_the_one_that_tests_name(script: str) -> None:
     """And the schemas say where they are from."""
-    (installed,) = re.findall(r"go install \S+kustomize\S+", (ROOT / ".ci" / "run").read_text())
+    (installed,) = re.findall(r"go install \S+kustomize\S+", (ROOT / ".ci" / script).read_text())
     schemas = (ROOT / "tests" / "vectors" / "kubernetes" / "schemas.json").read_text()
 
     assert installed == KUSTOMIZE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jars that are missing: tests skip and say which command fetches them, and fail in CI, which runs Delta, too."""
+"""Jars that are missing: tests skip and say which command fetches them, and fail in CI; `make full` runs Delta."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def test_missing_jars_fail_in_ci(monkeypatch: pytest.MonkeyPatch, need: Callable
     assert command in str(failed.value)
 
 
-def test_ci_runs_delta() -> None:
-    """``.ci/run`` runs ``tests/interop/test_spark_*.py``, without the tests that only the full matrix runs."""
-    script = (TOP / ".ci" / "run").read_text()
+def test_full_runs_delta() -> None:
+    """``make full`` runs ``tests/interop/test_spark_*.py``, without the tests that only the full matrix runs."""
+    script = (TOP / ".ci" / "full").read_text()
     variables = {name: value for name, value in os.environ.items() if name != "CONSUMERD_FULL_MATRIX"}
     collected = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "tests/interop/test_spark_delta.py"],

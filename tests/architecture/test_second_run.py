@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What CI forgives: a failed test that passes alone, once in a run, and never one about records."""
+"""What ``make full`` forgives: a failed test that passes alone, once in a run, and never one about records."""
 
 from __future__ import annotations
 
@@ -181,9 +181,9 @@ def test_the_third_test_that_is_not_stable_fails_the_run() -> None:
     assert ["NOT STABLE: a", "NOT STABLE: b", "NOT STABLE: c"] == re.findall(r"NOT STABLE: \w", text)
 
 
-def test_ci_lets_nothing_else_forgive() -> None:
+def test_full_lets_nothing_else_forgive() -> None:
     """The script asks this module, with the seed of its run, and sums up at its end."""
-    script = (TOP / ".ci" / "run").read_text()
+    script = (TOP / ".ci" / "full").read_text()
 
     assert script.count("tests/support/second_run.py") == 2
     assert "CONSUMERD_SEED" in script

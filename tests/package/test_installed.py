@@ -2,7 +2,7 @@
 """The source distribution and the wheels, each installed into a fresh environment, with and without a C compiler.
 
 Not part of ``make test``: each environment downloads the dependencies. ``make package-test`` runs them, and so does
-``.ci/run``.
+``make full``.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from typing import Final
 
 TESTS_FAILED: Final = 1
 MOST_UNSTABLE: Final = 2
-"""Tests that may fail once and pass alone in all of a run of ``.ci/run``."""
+"""Tests that may fail once and pass alone in all of a run of ``make full``."""
 
 
 @dataclass(frozen=True)
