@@ -78,10 +78,11 @@ _SLOW_FIRST = (_WITH_SPARK, "tests/e2e/", "tests/component/", "tests/property/")
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run files of slow folders first; within a folder, pytest-randomly's order stays.
 
-    Of the tests marked ``drawn``, a run of folders or of many files has a part.
+    Of the tests marked ``drawn``, a run of folders or of many files has a part; with ``CONSUMERD_DRAWN=all`` it has all.
     """
     files = [one for one in config.args if one.partition("::")[0].endswith(".py")]
-    if not files or (len(files) >= _MANY_FILES and not any("::" in one for one in files)):
+    chosen = any("::" in one for one in files) or 0 < len(files) < _MANY_FILES
+    if not chosen and os.environ.get("CONSUMERD_DRAWN") != "all":
         _leave_out(config, items)
     items.sort(key=lambda item: next((n for n, one in enumerate(_SLOW_FIRST) if item.nodeid.startswith(one)), 9))
 
