@@ -224,7 +224,8 @@ async def test_a_topic_that_may_not_be_written_is_told_by_the_producer(guarded: 
         async with open_producer(guarded.cluster.bootstrap) as producer:
             # what the producer needs next is named: allowed alone, `Describe` would be followed by the refusal above
             with pytest.raises(
-                TopicMissing, match=r"TOPIC_AUTHORIZATION_FAILED.*implies `Describe`.*allow `Write` on `Topic:unwritten`"
+                TopicMissing,
+                match=r"TOPIC_AUTHORIZATION_FAILED.*implies `Describe`.*allow `Write` on `Topic:unwritten`",
             ):
                 await producer.send("unwritten", b"refused")
 
