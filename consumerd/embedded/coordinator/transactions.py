@@ -169,12 +169,17 @@ class TransactionCoordinator:
             transactional_id, _Entry(CoordinatedTransaction(transactional_id, producer_id=fresh_id))
         )
         transaction = entry.transaction
-        error = await self._change(
-            entry, lambda: transaction.renew(timeout_ms, present=present, fresh_id=fresh_id), begins_ending=True
-        )
-        if error is not ErrorCode.NONE:
-            return AssignedProducer(error)
-        return AssignedProducer(error, transaction.producer_id, transaction.epoch)
+        answer = AssignedProducer(ErrorCode.CONCURRENT_TRANSACTIONS)
+
+        def renew() -> ErrorCode:
+            nonlocal answer
+            error = transaction.renew(timeout_ms, present=present, fresh_id=fresh_id)
+            # read now: by the time that this is stored and we go on, the next producer may have renewed it again
+            answer = AssignedProducer(error, transaction.producer_id, transaction.epoch)
+            return error
+
+        error = await self._change(entry, renew, begins_ending=True)
+        return answer if error is ErrorCode.NONE else AssignedProducer(error)
 
     async def add(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]
@@ -225,6 +230,7 @@ class TransactionCoordinator:
         decided = entry.transaction.is_ending and not was_ending
         if error is not ErrorCode.NONE and not (begins_ending and decided):
             return error
+        entry.is_storing = True  # at once: before the task begins, another request may come
         # shielded: a stored decision is carried out even if the client has disconnected
         storing = self._tasks.create_task(self._store_change(entry, before, decided=decided), name="store transaction")
         stored = await asyncio.shield(storing)

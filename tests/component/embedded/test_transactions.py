@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from consumerd.client.opening import open_producer
+from consumerd.client.producer import Producer as TransactionalProducer
 from consumerd.client.producer_settings import ProducerSettings
 from consumerd.embedded.zookeeper import EmbeddedZooKeeper
 from consumerd.errors import ProducerFenced, TransactionFailed
@@ -78,6 +80,32 @@ def test_what_a_fenced_predecessor_writes_is_never_visible(broker: EmbeddedThrea
     """Neither what it wrote before, nor what it sends afterwards."""
     broker.create_topic("fenced")
     check(broker, "fenced", asyncio.run(transaction_checks.fence(broker.bootstrap, "fenced")))
+
+
+def test_of_producers_that_begin_at_the_same_time_one_is_left(broker: EmbeddedThread) -> None:
+    """Each gets an epoch of its own; before, two that asked within one turn of the loop had the same, and both wrote."""
+    broker.create_topic("raced")
+
+    async def write(producer: TransactionalProducer) -> bool:
+        try:
+            producer.begin_transaction()
+            await producer.send("raced", b"mine")
+            await producer.commit_transaction()
+        except TransactionFailed:
+            return False
+        return True
+
+    async def race(number: int) -> int:
+        settings = ProducerSettings(transactional_id=f"raced-{number}")
+        async with contextlib.AsyncExitStack() as stack:
+            producers = [
+                await stack.enter_async_context(open_producer(broker.bootstrap, settings=settings)) for _ in range(6)
+            ]
+            begun = await asyncio.gather(*(one.init_transactions() for one in producers), return_exceptions=True)
+            ready = [one for one, error in zip(producers, begun, strict=True) if error is None]
+            return [await write(one) for one in ready].count(True)
+
+    assert [1] * 10 == [asyncio.run(race(number)) for number in range(10)]
 
 
 def test_offsets_are_those_of_committed_transactions(broker: EmbeddedThread) -> None:
