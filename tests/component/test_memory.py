@@ -23,7 +23,7 @@ DEFAULT_BUDGET_MIB = 256
 CONSTANT_MIB = 160 if kernel.NATIVE else 190
 """Without the kernel, blocks come from glibc, which returns them late: up to 169 MiB were seen on Python 3.14."""
 PARTITION_MIB = 0.1
-"""For each partition, as docs/sizing.md has it. The peak is that of the first fetches (267 to 281 MiB of 308 in ten runs on a
+"""For each partition, as docs/sizing.md has it. The peak is that of the first fetches (267 to 281 MiB of 308 in six runs on a
 busy machine with a budget of 128); while the sink stands still it does not grow."""
 FILLED = 7 / 8
 """Of all that is not set aside for libraries, so much must be held once all stands still: the rest is less than a fetch."""
